@@ -1,0 +1,2 @@
+//! Command line of Panda.
+fn main() {}

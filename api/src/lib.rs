@@ -1,1 +1,25 @@
-//! panda-api
+//! Every kind that Panda's API serves, and the types they share.
+//!
+//! This crate has no I/O and no runtime: it may depend on no other crate of the workspace.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`meta`] | object metadata, conditions, selectors, `Status`, time, quantities, clocks and ids |
+//! | [`resource`] | the [`Resource`] trait and the macro that defines a kind |
+//! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
+//! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
+//! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
+
+pub mod coordination;
+pub mod core;
+pub mod meta;
+pub mod resource;
+pub mod v1alpha1;
+
+pub use coordination::{Lease, LeaseSpec};
+pub use resource::Resource;
+pub use v1alpha1::*;
+
+pub use crate::core::{
+    ConfigMap, Event, EventSource, Namespace, NamespaceSpec, NamespaceStatus, ObjectReference, Secret,
+};

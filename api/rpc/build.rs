@@ -1,0 +1,8 @@
+//! Compiles the service definition with protox: no protoc is needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto/agentlet.proto");
+    let descriptors = protox::compile(["agentlet.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

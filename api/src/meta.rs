@@ -1,0 +1,16 @@
+//! Types shared by every kind, in the shapes of `meta.k8s.io/v1`.
+
+mod ambient;
+mod duration;
+mod object;
+mod status;
+mod time;
+
+pub use ambient::{Clock, IdSource, RandomIds, SystemClock};
+pub use duration::{Duration, ParseDurationError};
+pub use object::{
+    Condition, LabelSelector, LabelSelectorRequirement, List, ListMeta, LocalObjectReference, ObjectMeta,
+    OwnerReference, SelectorOperator, TypeMeta, set_condition,
+};
+pub use status::{Reason, Status, StatusCause, StatusDetails};
+pub use time::{MicroTime, Time};

@@ -56,6 +56,7 @@ fn root() -> PathBuf {
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--all-features"])
+        .args(["--filter-platform", &host()])
         .current_dir(root())
         .output()
         .expect("cargo runs");

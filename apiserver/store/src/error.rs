@@ -130,7 +130,9 @@ impl Error {
     }
 
     pub(crate) fn invalid(reason: impl Into<String>) -> Self {
-        Self::Invalid { reason: reason.into() }
+        Self::Invalid {
+            reason: reason.into(),
+        }
     }
 }
 

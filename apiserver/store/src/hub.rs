@@ -23,7 +23,10 @@ pub struct RingLimits {
 
 impl Default for RingLimits {
     fn default() -> Self {
-        Self { events_per_resource: 8192, bytes: 32 << 20 }
+        Self {
+            events_per_resource: 8192,
+            bytes: 32 << 20,
+        }
     }
 }
 
@@ -76,7 +79,13 @@ struct Ring {
 
 impl Ring {
     fn new(floor: Revision) -> Self {
-        Self { events: VecDeque::new(), floor, bytes: 0, slot: None, namespaces: HashMap::new() }
+        Self {
+            events: VecDeque::new(),
+            floor,
+            bytes: 0,
+            slot: None,
+            namespaces: HashMap::new(),
+        }
     }
 
     /// The events after `cursor`, oldest first.
@@ -86,10 +95,15 @@ impl Ring {
     }
 
     fn evict(&mut self, all: Option<&Slot>) -> usize {
-        let Some(event) = self.events.pop_front() else { return 0 };
+        let Some(event) = self.events.pop_front() else {
+            return 0;
+        };
         self.floor = event.revision;
         let namespace = self.namespaces.get(&event.key.namespace);
-        for slot in [all, self.slot.as_deref(), namespace.map(AsRef::as_ref)].into_iter().flatten() {
+        for slot in [all, self.slot.as_deref(), namespace.map(AsRef::as_ref)]
+            .into_iter()
+            .flatten()
+        {
             slot.evicted.store(event.revision.0, Ordering::Relaxed);
         }
         let size = weight(&event);
@@ -136,7 +150,10 @@ impl Hub {
             all: None,
             end: None,
         };
-        Arc::new(Self { state: RwLock::new(state), limits })
+        Arc::new(Self {
+            state: RwLock::new(state),
+            limits,
+        })
     }
 
     // Every critical section below leaves the state whole, so a panic elsewhere does not spoil it.
@@ -155,11 +172,18 @@ impl Hub {
         let state = &mut *guard;
         for event in events {
             if !state.rings.contains_key(&event.key.resource) {
-                state.rings.insert(Arc::clone(&event.key.resource), Ring::new(state.base));
+                state
+                    .rings
+                    .insert(Arc::clone(&event.key.resource), Ring::new(state.base));
             }
-            let Some(ring) = state.rings.get_mut(&event.key.resource) else { continue };
+            let Some(ring) = state.rings.get_mut(&event.key.resource) else {
+                continue;
+            };
             let namespace = ring.namespaces.get(&event.key.namespace);
-            for slot in [state.all.as_ref(), ring.slot.as_ref(), namespace].into_iter().flatten() {
+            for slot in [state.all.as_ref(), ring.slot.as_ref(), namespace]
+                .into_iter()
+                .flatten()
+            {
                 slot.last.store(event.revision.0, Ordering::Relaxed);
                 if !wakes.iter().any(|known| Arc::ptr_eq(known, slot)) {
                     wakes.push(Arc::clone(slot));
@@ -175,7 +199,9 @@ impl Hub {
             }
         }
         while state.bytes > self.limits.bytes {
-            let Some(largest) = state.rings.values_mut().max_by_key(|ring| ring.bytes) else { break };
+            let Some(largest) = state.rings.values_mut().max_by_key(|ring| ring.bytes) else {
+                break;
+            };
             if largest.events.len() < 2 {
                 break;
             }
@@ -215,20 +241,31 @@ impl Hub {
         let now = state.revision;
         let new = || {
             let (last, evicted) = (AtomicU64::new(now.0), AtomicU64::new(0));
-            Arc::new(Slot { last, evicted, wake: watch::Sender::new(()) })
+            Arc::new(Slot {
+                last,
+                evicted,
+                wake: watch::Sender::new(()),
+            })
         };
         let slot = match &scope.resource {
             None => Arc::clone(state.all.get_or_insert_with(new)),
             Some(resource) => {
                 let base = state.base;
-                let ring = state.rings.entry(Arc::clone(resource)).or_insert_with(|| Ring::new(base));
+                let ring = state
+                    .rings
+                    .entry(Arc::clone(resource))
+                    .or_insert_with(|| Ring::new(base));
                 match &scope.namespace {
                     None => Arc::clone(ring.slot.get_or_insert_with(new)),
                     Some(name) => Arc::clone(ring.namespaces.entry(Arc::clone(name)).or_insert_with(new)),
                 }
             }
         };
-        Subscription { hub: Arc::clone(self), scope, slot }
+        Subscription {
+            hub: Arc::clone(self),
+            scope,
+            slot,
+        }
     }
 }
 
@@ -246,7 +283,12 @@ fn collect(state: &State, scope: &Scope, cursor: Revision, max: usize) -> Batch 
         Some(resource) => {
             let ring = state.rings.get(resource);
             let found = ring.into_iter().flat_map(|ring| ring.after(cursor));
-            events.extend(found.filter(|event| scope.contains(&event.key)).take(max).cloned());
+            events.extend(
+                found
+                    .filter(|event| scope.contains(&event.key))
+                    .take(max)
+                    .cloned(),
+            );
         }
         None => {
             // The oldest `max` overall are among the oldest `max` of each ring.
@@ -309,7 +351,11 @@ impl Subscription {
     /// `seen`, or the newest revision if nothing of the scope happened since.
     pub(crate) fn progress(&self, seen: Revision) -> Revision {
         let state = self.hub.read();
-        if seen.0 >= self.slot.last.load(Ordering::Relaxed) { seen.max(state.revision) } else { seen }
+        if seen.0 >= self.slot.last.load(Ordering::Relaxed) {
+            seen.max(state.revision)
+        } else {
+            seen
+        }
     }
 }
 
@@ -323,7 +369,9 @@ impl Drop for Subscription {
         match &self.scope.resource {
             None => state.all = None,
             Some(resource) => {
-                let Some(ring) = state.rings.get_mut(resource) else { return };
+                let Some(ring) = state.rings.get_mut(resource) else {
+                    return;
+                };
                 match &self.scope.namespace {
                     None => ring.slot = None,
                     Some(namespace) => {

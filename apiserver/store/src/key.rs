@@ -52,8 +52,16 @@ pub struct Key {
 
 impl Key {
     /// A key from its three parts.
-    pub fn new(resource: impl Into<Arc<str>>, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
+    pub fn new(
+        resource: impl Into<Arc<str>>,
+        namespace: impl Into<Arc<str>>,
+        name: impl Into<Arc<str>>,
+    ) -> Self {
+        Self {
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     pub(crate) fn validate(&self) -> Result<(), Error> {
@@ -62,7 +70,9 @@ impl Key {
                 return Err(Error::invalid(format!("the key's {what} is empty")));
             }
             if part.len() > MAX_PART {
-                return Err(Error::invalid(format!("the key's {what} is longer than {MAX_PART} bytes")));
+                return Err(Error::invalid(format!(
+                    "the key's {what} is longer than {MAX_PART} bytes"
+                )));
             }
             Ok(())
         };
@@ -100,12 +110,18 @@ impl Scope {
 
     /// Every object of a resource.
     pub fn resource(resource: impl Into<Arc<str>>) -> Self {
-        Self { resource: Some(resource.into()), namespace: None }
+        Self {
+            resource: Some(resource.into()),
+            namespace: None,
+        }
     }
 
     /// The objects of a resource in one namespace.
     pub fn namespace(resource: impl Into<Arc<str>>, namespace: impl Into<Arc<str>>) -> Self {
-        Self { resource: Some(resource.into()), namespace: Some(namespace.into()) }
+        Self {
+            resource: Some(resource.into()),
+            namespace: Some(namespace.into()),
+        }
     }
 
     /// Whether a key lies inside.

@@ -29,12 +29,12 @@ mod txn;
 mod watch;
 
 pub use error::Error;
+pub use hub::RingLimits;
 pub use key::{Key, Revision, Scope};
 pub use memory::Memory;
 pub use store::{
     Batch, BoxFuture, Entry, Event, EventKind, HistoryRequest, ListRequest, Page, Store, WatchRequest,
     guaranteed_update,
 };
-pub use hub::RingLimits;
 pub use txn::{Body, Change, Committed, Expect, Op, Txn};
 pub use watch::Watch;

@@ -10,8 +10,8 @@ use crate::hub::{End, Hub};
 use crate::snapshot::Snapshot;
 use crate::watch::History;
 use crate::{
-    Batch, BoxFuture, Change, Committed, Entry, Error, Event, EventKind, HistoryRequest, Key, ListRequest, Op,
-    Page, Revision, RingLimits, Scope, Store, Txn, Watch, WatchRequest,
+    Batch, BoxFuture, Change, Committed, Entry, Error, Event, EventKind, HistoryRequest, Key, ListRequest,
+    Op, Page, Revision, RingLimits, Scope, Store, Txn, Watch, WatchRequest,
 };
 
 /// A store that forgets everything when it is dropped.
@@ -43,10 +43,19 @@ impl Memory {
 
     /// An empty store whose watchers are cut beyond these limits.
     pub fn with_ring(uid: impl Into<Arc<str>>, limits: RingLimits) -> Self {
-        let state =
-            State { snapshot: Snapshot::default(), log: VecDeque::new(), oldest: Revision::ZERO };
+        let state = State {
+            snapshot: Snapshot::default(),
+            log: VecDeque::new(),
+            oldest: Revision::ZERO,
+        };
         let hub = Hub::new(Revision::ZERO, limits);
-        Self { uid: uid.into(), shared: Arc::new(Shared { state: Mutex::new(state), hub }) }
+        Self {
+            uid: uid.into(),
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                hub,
+            }),
+        }
     }
 }
 
@@ -89,11 +98,17 @@ impl Shared {
 
     fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let state = self.lock();
-        let Some(at) = request.at else { return Ok(state.snapshot.page(request)) };
+        let Some(at) = request.at else {
+            return Ok(state.snapshot.page(request));
+        };
         check_revision(at, state.oldest, state.snapshot.revision)?;
         let start = state.log.partition_point(|event| event.revision <= at);
-        let since: Vec<Arc<Event>> =
-            state.log.range(start..).filter(|event| request.scope.contains(&event.key)).cloned().collect();
+        let since: Vec<Arc<Event>> = state
+            .log
+            .range(start..)
+            .filter(|event| request.scope.contains(&event.key))
+            .cloned()
+            .collect();
         Ok(state.snapshot.page_at(request, at, &since))
     }
 
@@ -101,7 +116,10 @@ impl Shared {
         let state = self.lock();
         check_revision(request.after, state.oldest, state.snapshot.revision)?;
         let start = state.log.partition_point(|event| event.revision <= request.after);
-        let found = state.log.range(start..).filter(|event| request.scope.contains(&event.key));
+        let found = state
+            .log
+            .range(start..)
+            .filter(|event| request.scope.contains(&event.key));
         let events: Vec<Arc<Event>> = found.take(request.max).cloned().collect();
         let through = match events.last() {
             Some(last) if events.len() >= request.max => last.revision,
@@ -153,14 +171,22 @@ pub(crate) fn check_revision(asked: Revision, oldest: Revision, current: Revisio
         return Err(Error::Compacted { oldest });
     }
     if asked > current {
-        return Err(Error::FutureRevision { requested: asked, current });
+        return Err(Error::FutureRevision {
+            requested: asked,
+            current,
+        });
     }
     Ok(())
 }
 
 impl History for Shared {
     fn read(&self, scope: Scope, after: Revision) -> BoxFuture<'_, Result<Batch, Error>> {
-        ready(self.history(&HistoryRequest { scope, after, max: 512 })).boxed()
+        ready(self.history(&HistoryRequest {
+            scope,
+            after,
+            max: 512,
+        }))
+        .boxed()
     }
 }
 

@@ -38,9 +38,22 @@ impl Snapshot {
     pub(crate) fn page(&self, request: &ListRequest) -> Page {
         let mut rest = self.range(&request.scope, request.start_after.as_ref());
         let limit = limit(request);
-        let items: Vec<Arc<Entry>> = rest.by_ref().take(limit).map(|(_, entry)| Arc::clone(entry)).collect();
-        let remaining = if items.len() < limit { 0 } else { rest.count() as u64 };
-        Page { items, revision: self.revision, remaining, more: remaining > 0 }
+        let items: Vec<Arc<Entry>> = rest
+            .by_ref()
+            .take(limit)
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect();
+        let remaining = if items.len() < limit {
+            0
+        } else {
+            rest.count() as u64
+        };
+        Page {
+            items,
+            revision: self.revision,
+            remaining,
+            more: remaining > 0,
+        }
     }
 
     /// A page of the state at `at`, given every event of the scope after it, oldest first.
@@ -51,14 +64,23 @@ impl Snapshot {
             earlier.entry(&event.key).or_insert_with(|| event.before());
         }
         let after = request.start_after.as_ref();
-        let current = self.range(&request.scope, after).filter(|(key, _)| !earlier.contains_key(*key));
+        let current = self
+            .range(&request.scope, after)
+            .filter(|(key, _)| !earlier.contains_key(*key));
         let mut items: Vec<Arc<Entry>> = current.map(|(_, entry)| Arc::clone(entry)).collect();
-        let changed = earlier.iter().filter(|(key, _)| after.is_none_or(|after| **key > after));
+        let changed = earlier
+            .iter()
+            .filter(|(key, _)| after.is_none_or(|after| **key > after));
         items.extend(changed.filter_map(|(_, entry)| entry.clone()));
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let remaining = items.len().saturating_sub(limit(request)) as u64;
         items.truncate(limit(request));
-        Page { items, revision: at, remaining, more: remaining > 0 }
+        Page {
+            items,
+            revision: at,
+            remaining,
+            more: remaining > 0,
+        }
     }
 
     fn range<'a>(
@@ -67,7 +89,11 @@ impl Snapshot {
         after: Option<&Key>,
     ) -> impl Iterator<Item = (&'a Key, &'a Arc<Entry>)> {
         let first = scope.resource.as_ref().map(|resource| {
-            Key::new(Arc::clone(resource), scope.namespace.clone().unwrap_or_default(), "")
+            Key::new(
+                Arc::clone(resource),
+                scope.namespace.clone().unwrap_or_default(),
+                "",
+            )
         });
         // No key equals `first`: names are not empty.
         let start = match (first, after) {
@@ -76,7 +102,9 @@ impl Snapshot {
             (None, Some(after)) => Bound::Excluded(after.clone()),
             (None, None) => Bound::Unbounded,
         };
-        self.entries.range((start, Bound::Unbounded)).take_while(|(key, _)| scope.contains(key))
+        self.entries
+            .range((start, Bound::Unbounded))
+            .take_while(|(key, _)| scope.contains(key))
     }
 }
 

@@ -207,14 +207,18 @@ where
     let not_found = || E::from(Error::NotFound { key: key.clone() });
     let mut current = store.get(key.clone()).await?.ok_or_else(not_found)?;
     for attempt in 1.. {
-        let Some(body) = change(&current)? else { return Ok(current) };
+        let Some(body) = change(&current)? else {
+            return Ok(current);
+        };
         let update = Op::update(key.clone(), current.revision, body);
         match store.commit(update.into()).await {
             Ok(committed) => {
                 let entry = committed.entries.into_iter().flatten().next();
                 return entry.ok_or_else(not_found);
             }
-            Err(Error::Conflict { current: Some(newer), .. }) if attempt < UPDATE_ATTEMPTS => current = newer,
+            Err(Error::Conflict {
+                current: Some(newer), ..
+            }) if attempt < UPDATE_ATTEMPTS => current = newer,
             Err(Error::Conflict { current: None, .. }) => break,
             Err(error) => return Err(error.into()),
         }

@@ -81,33 +81,55 @@ impl Op {
     /// Creates a key that must not exist.
     #[must_use]
     pub fn create(key: Key, body: Body) -> Self {
-        Self { key, expect: Expect::Absent, change: Change::Put(body) }
+        Self {
+            key,
+            expect: Expect::Absent,
+            change: Change::Put(body),
+        }
     }
 
     /// Replaces a key that must be at `revision`.
     #[must_use]
     pub fn update(key: Key, revision: Revision, body: Body) -> Self {
-        Self { key, expect: Expect::Revision(revision), change: Change::Put(body) }
+        Self {
+            key,
+            expect: Expect::Revision(revision),
+            change: Change::Put(body),
+        }
     }
 
     /// Deletes a key that must be at `revision`.
     #[must_use]
     pub fn delete(key: Key, revision: Revision, last: Option<Body>) -> Self {
-        Self { key, expect: Expect::Revision(revision), change: Change::Delete(last) }
+        Self {
+            key,
+            expect: Expect::Revision(revision),
+            change: Change::Delete(last),
+        }
     }
 
     /// Requires a precondition without changing the key.
     #[must_use]
     pub fn check(key: Key, expect: Expect) -> Self {
-        Self { key, expect, change: Change::Check }
+        Self {
+            key,
+            expect,
+            change: Change::Check,
+        }
     }
 
     pub(crate) fn verify(&self, index: usize, current: Option<&Arc<Entry>>) -> Result<(), Error> {
         match (self.expect, current) {
             (Expect::Absent, None) | (Expect::Any, Some(_)) => Ok(()),
-            (Expect::Absent, Some(entry)) => Err(Error::Exists { index, current: Arc::clone(entry) }),
+            (Expect::Absent, Some(entry)) => Err(Error::Exists {
+                index,
+                current: Arc::clone(entry),
+            }),
             (Expect::Revision(wanted), Some(entry)) if entry.revision == wanted => Ok(()),
-            (Expect::Revision(_) | Expect::Any, _) => Err(Error::Conflict { index, current: current.cloned() }),
+            (Expect::Revision(_) | Expect::Any, _) => Err(Error::Conflict {
+                index,
+                current: current.cloned(),
+            }),
         }
     }
 
@@ -143,24 +165,42 @@ impl Txn {
 
     /// Bytes of all bodies.
     pub(crate) fn size(&self) -> usize {
-        self.ops.iter().filter_map(Op::body).map(|body| body.bytes.len()).sum()
+        self.ops
+            .iter()
+            .filter_map(Op::body)
+            .map(|body| body.bytes.len())
+            .sum()
     }
 
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.ops.len() > MAX_OPS {
-            return Err(Error::TooLarge { what: "number of operations", actual: self.ops.len(), limit: MAX_OPS });
+            return Err(Error::TooLarge {
+                what: "number of operations",
+                actual: self.ops.len(),
+                limit: MAX_OPS,
+            });
         }
         let size = self.size();
         if size > MAX_BYTES {
-            return Err(Error::TooLarge { what: "number of bytes", actual: size, limit: MAX_BYTES });
+            return Err(Error::TooLarge {
+                what: "number of bytes",
+                actual: size,
+                limit: MAX_BYTES,
+            });
         }
         for op in &self.ops {
             op.key.validate()?;
             if op.body().is_some_and(|body| body.splice > body.bytes.len()) {
-                return Err(Error::invalid(format!("the revision's place in {} is beyond its end", op.key)));
+                return Err(Error::invalid(format!(
+                    "the revision's place in {} is beyond its end",
+                    op.key
+                )));
             }
             if op.expect == Expect::Absent && matches!(op.change, Change::Delete(_)) {
-                return Err(Error::invalid(format!("{} cannot be both absent and deleted", op.key)));
+                return Err(Error::invalid(format!(
+                    "{} cannot be both absent and deleted",
+                    op.key
+                )));
             }
         }
         if self.ops.len() > 1 {

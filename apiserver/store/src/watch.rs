@@ -37,7 +37,12 @@ pub struct Watch {
 impl Watch {
     pub(crate) fn new(hub: &Arc<Hub>, scope: Scope, from: Revision, history: Arc<dyn History>) -> Self {
         let subscription = Arc::new(hub.subscribe(scope));
-        let follower = Follower { subscription: Arc::clone(&subscription), history, cursor: from, live: false };
+        let follower = Follower {
+            subscription: Arc::clone(&subscription),
+            history,
+            cursor: from,
+            live: false,
+        };
         let batches = futures::stream::unfold(Some(follower), |state| async move {
             let mut follower = state?;
             match follower.next().await {
@@ -60,7 +65,11 @@ impl Watch {
     /// may say. Moves on while the scope is idle.
     #[must_use]
     pub fn progress(&self) -> Revision {
-        if self.buffer.is_empty() { self.subscription.progress(self.seen) } else { self.seen }
+        if self.buffer.is_empty() {
+            self.subscription.progress(self.seen)
+        } else {
+            self.seen
+        }
     }
 
     /// An event that is already here, without waiting: for filling a frame. An error waits for the next poll.
@@ -87,14 +96,21 @@ impl Watch {
 
     fn pop(&mut self) -> Option<Arc<Event>> {
         let event = self.buffer.pop_front()?;
-        self.seen = if self.buffer.is_empty() { self.through } else { event.revision };
+        self.seen = if self.buffer.is_empty() {
+            self.through
+        } else {
+            event.revision
+        };
         Some(event)
     }
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("seen", &self.seen).field("buffered", &self.buffer.len()).finish()
+        f.debug_struct("Watch")
+            .field("seen", &self.seen)
+            .field("buffered", &self.buffer.len())
+            .finish()
     }
 }
 
@@ -138,7 +154,10 @@ impl Follower {
             match self.subscription.take(self.cursor, self.live, BATCH)? {
                 Taken::Behind if self.live => return Err(Error::SlowWatcher),
                 Taken::Behind => {
-                    let batch = self.history.read(self.subscription.scope().clone(), self.cursor).await?;
+                    let batch = self
+                        .history
+                        .read(self.subscription.scope().clone(), self.cursor)
+                        .await?;
                     self.cursor = batch.through;
                     return Ok(batch);
                 }

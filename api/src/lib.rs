@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`meta`] | object metadata, conditions, selectors, `Status`, time, quantities, clocks and ids |
+//! | [`logline`] | the framing of a run's log |
 //! | [`resource`] | the [`Resource`] trait and the macro that defines a kind |
 //! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
@@ -12,6 +13,7 @@
 
 pub mod coordination;
 pub mod core;
+pub mod logline;
 pub mod meta;
 pub mod resource;
 pub mod v1alpha1;

@@ -8,9 +8,8 @@ pub mod report;
 /// `panda.agentlet.v1`.
 #[expect(
     missing_docs,
-    clippy::all,
+    clippy::allow_attributes,
     clippy::pedantic,
-    unreachable_pub,
     unused_qualifications,
     reason = "generated code"
 )]

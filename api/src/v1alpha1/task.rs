@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::shared::*;
-use crate::meta::{Condition, Duration, Time};
+use crate::meta::{Condition, Duration, MicroTime, Time};
 use crate::resource;
 
 resource! {
@@ -261,12 +261,15 @@ pub struct TaskStatus {
     /// Name of the newest Run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_run: String,
+    /// Uid of that Run, once it was seen; until then the name is only reserved.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub current_run_uid: String,
     /// Name of the Run whose result counts; set once a rerun.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub accepted_run: String,
-    /// When the next attempt may start.
+    /// When the next attempt may start; in microseconds, so that tasks which fail together do not return together.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_attempt_time: Option<Time>,
+    pub next_attempt_time: Option<MicroTime>,
     /// When the current rerun started: the deadline counts from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,

@@ -10,13 +10,17 @@
 //! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
+//! | [`scheme`] | the list of kinds; defaults, validation, schema, columns, field selectors for all of them |
+//! | [`validation`] | faults of fields, and the rules of every kind |
 
 pub mod coordination;
 pub mod core;
 pub mod logline;
 pub mod meta;
 pub mod resource;
+pub mod scheme;
 pub mod v1alpha1;
+pub mod validation;
 
 pub use coordination::{Lease, LeaseSpec};
 pub use resource::Resource;

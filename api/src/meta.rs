@@ -2,6 +2,7 @@
 
 mod ambient;
 mod duration;
+pub mod field_path;
 mod object;
 mod status;
 mod time;

@@ -125,7 +125,7 @@ impl JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms))+$"})
+        schemars::json_schema!({"type": "string", "format": "duration", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms))+$"})
     }
 }
 

@@ -55,6 +55,9 @@ pub struct DeviceStatus {
     /// Most runs at one time, by its own configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_runs: Option<u32>,
+    /// Runs that it works on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<u32>,
     /// What it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub info: Option<DeviceInfo>,

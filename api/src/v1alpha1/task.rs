@@ -264,6 +264,12 @@ pub struct TaskStatus {
     /// Uid of that Run, once it was seen; until then the name is only reserved.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_run_uid: String,
+    /// Agent of the newest Run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub agent: String,
+    /// Device of the newest Run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub device: String,
     /// Name of the Run whose result counts; set once a rerun.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub accepted_run: String,

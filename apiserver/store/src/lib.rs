@@ -16,22 +16,30 @@
 //! 6. A slow watcher is cut with [`Error::SlowWatcher`]; it never slows a writer or another watcher.
 //!
 //! Module map: `key`, `txn`, `store` (the trait and its data), `watch`, `error`; backends `memory` and
+//! `sqlite`; `cacher` (watch cache over any store); `compactor` (automatic compaction); `blob` (blobs and
 //! append-only streams); `conformance` (the one test suite for all of them). `hub` is the fan-out that all
-//! share, `snapshot` the ordered map with reads at a revision.
+//! share, `snapshot` the ordered map with reads at a revision, `change` the rules of one change.
 
+pub mod cacher;
+mod change;
+pub mod compactor;
+pub mod conformance;
 mod error;
 mod hub;
 mod key;
 pub mod memory;
 mod snapshot;
+pub mod sqlite;
 mod store;
 mod txn;
 mod watch;
 
+pub use cacher::Cacher;
 pub use error::Error;
 pub use hub::RingLimits;
 pub use key::{Key, Revision, Scope};
 pub use memory::Memory;
+pub use sqlite::Sqlite;
 pub use store::{
     Batch, BoxFuture, Entry, Event, EventKind, HistoryRequest, ListRequest, Page, Store, WatchRequest,
     guaranteed_update,

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::FutureExt;
 use futures::future::ready;
 
+use crate::change::{check_revision, event};
 use crate::hub::{End, Hub};
 use crate::snapshot::Snapshot;
 use crate::watch::History;
 use crate::{
-    Batch, BoxFuture, Change, Committed, Entry, Error, Event, EventKind, HistoryRequest, Key, ListRequest,
-    Op, Page, Revision, RingLimits, Scope, Store, Txn, Watch, WatchRequest,
+    Batch, BoxFuture, Committed, Entry, Error, Event, HistoryRequest, Key, ListRequest, Page, Revision,
+    RingLimits, Scope, Store, Txn, Watch, WatchRequest,
 };
 
 /// A store that forgets everything when it is dropped.
@@ -142,41 +143,6 @@ impl Shared {
         let state = self.lock();
         (state.oldest, state.snapshot.revision)
     }
-}
-
-/// The event that a verified operation causes at `revision`; none for a check.
-pub(crate) fn event(op: &Op, current: Option<&Arc<Entry>>, revision: Revision) -> Option<Arc<Event>> {
-    let prev = current.map(|entry| entry.value.clone());
-    let (kind, value) = match &op.change {
-        Change::Check => return None,
-        Change::Put(body) if prev.is_some() => (EventKind::Updated, body.finish(revision)),
-        Change::Put(body) => (EventKind::Created, body.finish(revision)),
-        Change::Delete(Some(body)) => (EventKind::Deleted, body.finish(revision)),
-        Change::Delete(None) => (EventKind::Deleted, prev.clone().unwrap_or_default()),
-    };
-    Some(Arc::new(Event {
-        revision,
-        key: op.key.clone(),
-        kind,
-        value,
-        prev,
-        prev_revision: current.map_or(Revision::ZERO, |entry| entry.revision),
-        create_revision: current.map_or(revision, |entry| entry.create_revision),
-    }))
-}
-
-/// Refuses a revision outside of the kept history.
-pub(crate) fn check_revision(asked: Revision, oldest: Revision, current: Revision) -> Result<(), Error> {
-    if asked < oldest {
-        return Err(Error::Compacted { oldest });
-    }
-    if asked > current {
-        return Err(Error::FutureRevision {
-            requested: asked,
-            current,
-        });
-    }
-    Ok(())
 }
 
 impl History for Shared {

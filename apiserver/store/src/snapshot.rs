@@ -67,14 +67,23 @@ impl Snapshot {
         let current = self
             .range(&request.scope, after)
             .filter(|(key, _)| !earlier.contains_key(*key));
-        let mut items: Vec<Arc<Entry>> = current.map(|(_, entry)| Arc::clone(entry)).collect();
+        let mut current = current.map(|(_, entry)| entry).peekable();
         let changed = earlier
             .iter()
             .filter(|(key, _)| after.is_none_or(|after| **key > after));
-        items.extend(changed.filter_map(|(_, entry)| entry.clone()));
-        items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        let remaining = items.len().saturating_sub(limit(request)) as u64;
-        items.truncate(limit(request));
+        let mut changed = changed.filter_map(|(_, entry)| entry.as_ref()).peekable();
+        let limit = limit(request);
+        let mut items = Vec::new();
+        while items.len() < limit {
+            let next = match (current.peek(), changed.peek()) {
+                (Some(a), Some(b)) if a.key < b.key => current.next(),
+                (_, Some(_)) => changed.next(),
+                (_, None) => current.next(),
+            };
+            let Some(entry) = next else { break };
+            items.push(Arc::clone(entry));
+        }
+        let remaining = (current.count() + changed.count()) as u64;
         Page {
             items,
             revision: at,
@@ -88,24 +97,26 @@ impl Snapshot {
         scope: &'a Scope,
         after: Option<&Key>,
     ) -> impl Iterator<Item = (&'a Key, &'a Arc<Entry>)> {
-        let first = scope.resource.as_ref().map(|resource| {
-            Key::new(
-                Arc::clone(resource),
-                scope.namespace.clone().unwrap_or_default(),
-                "",
-            )
-        });
-        // No key equals `first`: names are not empty.
-        let start = match (first, after) {
-            (Some(first), Some(after)) if *after > first => Bound::Excluded(after.clone()),
-            (Some(first), _) => Bound::Excluded(first),
-            (None, Some(after)) => Bound::Excluded(after.clone()),
-            (None, None) => Bound::Unbounded,
+        let first = first_key(scope);
+        let start = match after {
+            Some(after) if *after > first => after.clone(),
+            _ => first,
         };
+        let bounds = (Bound::Excluded(start), Bound::Unbounded);
         self.entries
-            .range((start, Bound::Unbounded))
+            .range(bounds)
             .take_while(|(key, _)| scope.contains(key))
     }
+}
+
+/// Before every key of a scope, and equal to none: names are not empty.
+pub(crate) fn first_key(scope: &Scope) -> Key {
+    let namespace = scope.resource.as_ref().and(scope.namespace.clone());
+    Key::new(
+        scope.resource.clone().unwrap_or_default(),
+        namespace.unwrap_or_default(),
+        "",
+    )
 }
 
 pub(crate) fn limit(request: &ListRequest) -> usize {

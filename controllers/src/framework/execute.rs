@@ -1,0 +1,276 @@
+//! The one place where plans become API calls.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+use panda_api::meta::{MicroTime, ObjectMeta, Time};
+use panda_api::{Event, EventSource, ObjectReference};
+use serde_json::{Value, json};
+
+use super::plan::to_value;
+use super::{Action, Basis, Check, KINDS, Kind, Notice, Plan, Target, short_hash};
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such object.
+    #[error("{0} does not exist")]
+    NotFound(Target),
+    /// An object of that name exists.
+    #[error("{0} exists already")]
+    AlreadyExists(Target),
+    /// A precondition did not hold.
+    #[error("{0} has changed")]
+    Conflict(Target),
+    /// Anything else.
+    #[error("request for {target} failed")]
+    Request {
+        /// What it was about.
+        target: Target,
+        /// Whether trying again later could help.
+        retryable: bool,
+        /// The client's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Whether trying again could help.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NotFound(_) | Self::AlreadyExists(_) => false,
+            Self::Conflict(_) => true,
+            Self::Request { retryable, .. } => *retryable,
+        }
+    }
+}
+
+/// One request of the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb<'a> {
+    /// Reads the object live.
+    Get,
+    /// Creates the object.
+    Create(&'a Value),
+    /// Posts to a subresource.
+    Post(&'a str, &'a Value),
+    /// Replaces a subresource.
+    Put(&'a str, &'a Value),
+    /// Merges into the object.
+    Patch(&'a Value),
+    /// Deletes it in the background, with preconditions.
+    Delete {
+        /// Uid that it must have.
+        uid: &'a str,
+        /// Version that it must have.
+        resource_version: Option<&'a str>,
+    },
+}
+
+/// What the executor needs of an API: requests about one object, and whether a namespace holds any of a kind.
+pub trait Api: Send + Sync {
+    /// Does one request and returns the object that it answers with.
+    fn call(&self, target: &Target, verb: Verb<'_>) -> impl Future<Output = Result<Value, Error>> + Send;
+
+    /// Name of some object of `kind` in `namespace`, read live.
+    fn any(&self, kind: Kind, namespace: &str) -> impl Future<Output = Result<Option<String>, Error>> + Send;
+}
+
+/// How far a plan got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it was done.
+    Done,
+    /// What the plan was made from is no longer true: plan again from a newer view.
+    Stale(Target),
+    /// A child's name is taken by an object of another owner.
+    Taken(Target),
+}
+
+/// Carries out a plan, in the order that [`Plan`] fixes.
+///
+/// # Errors
+/// A request failed for another reason than a conflict. What was done stays done; the next plan goes on from there.
+pub async fn execute<A: Api>(api: &A, plan: &Plan, reporter: &str, now: Timestamp) -> Result<Outcome, Error> {
+    for check in &plan.checks {
+        if let Some(found) = refuted(api, check).await? {
+            return Ok(Outcome::Stale(found));
+        }
+    }
+    if let Some(basis) = &plan.basis {
+        if let Some(object) = &plan.status {
+            match api.call(&basis.target, Verb::Put("status", object)).await {
+                Ok(_) => {}
+                Err(Error::Conflict(target) | Error::NotFound(target)) => return Ok(Outcome::Stale(target)),
+                Err(error) => return Err(error),
+            }
+        } else if !plan.actions.is_empty() && !is_current(api, basis).await? {
+            return Ok(Outcome::Stale(basis.target.clone()));
+        }
+    }
+    for action in &plan.actions {
+        match perform(api, action).await? {
+            Outcome::Done => {}
+            stopped => return Ok(stopped),
+        }
+    }
+    if let Some(basis) = &plan.basis {
+        for notice in &plan.events {
+            record(api, basis, notice, reporter, now).await;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// The object that shows that a check does not hold.
+async fn refuted<A: Api>(api: &A, check: &Check) -> Result<Option<Target>, Error> {
+    match check {
+        Check::Absent { target, uid } => match api.call(target, Verb::Get).await {
+            Ok(found) => {
+                let same = uid.as_deref().is_none_or(|uid| uid_of(&found) == uid);
+                Ok(same.then(|| target.clone()))
+            }
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        },
+        Check::Empty { namespace } => {
+            for kind in KINDS.into_iter().filter(|kind| kind.namespaced) {
+                if let Some(name) = api.any(kind, namespace).await? {
+                    let namespace = namespace.clone();
+                    return Ok(Some(Target {
+                        kind,
+                        namespace,
+                        name,
+                    }));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+async fn is_current<A: Api>(api: &A, basis: &Basis) -> Result<bool, Error> {
+    match api.call(&basis.target, Verb::Get).await {
+        Ok(live) => Ok(uid_of(&live) == basis.uid
+            && live["metadata"]["resourceVersion"].as_str() == Some(&basis.resource_version)),
+        Err(Error::NotFound(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn perform<A: Api>(api: &A, action: &Action) -> Result<Outcome, Error> {
+    let (target, result) = match action {
+        Action::Create {
+            target,
+            owner_uid,
+            object,
+        } => match api.call(target, Verb::Create(object)).await {
+            Err(Error::AlreadyExists(_)) => return adopt(api, target, owner_uid).await,
+            result => (target, result),
+        },
+        Action::Status { target, object } => (target, api.call(target, Verb::Put("status", object)).await),
+        Action::Patch { target, body } => (target, api.call(target, Verb::Patch(body)).await),
+        Action::Delete {
+            target,
+            uid,
+            resource_version,
+        } => {
+            let resource_version = resource_version.as_deref();
+            match api
+                .call(
+                    target,
+                    Verb::Delete {
+                        uid,
+                        resource_version,
+                    },
+                )
+                .await
+            {
+                Err(Error::NotFound(_)) => return Ok(Outcome::Done),
+                result => (target, result),
+            }
+        }
+        Action::Bind { target, body } => (target, api.call(target, Verb::Post("binding", body)).await),
+        Action::Finalize { target, object } => {
+            (target, api.call(target, Verb::Put("finalize", object)).await)
+        }
+    };
+    match result {
+        Ok(_) => Ok(Outcome::Done),
+        Err(Error::Conflict(_) | Error::NotFound(_) | Error::AlreadyExists(_)) => {
+            Ok(Outcome::Stale(target.clone()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A child exists: it is ours when its managing owner is the one that wants it.
+async fn adopt<A: Api>(api: &A, target: &Target, owner_uid: &str) -> Result<Outcome, Error> {
+    match api.call(target, Verb::Get).await {
+        Ok(found) if controller_uid(&found) == Some(owner_uid) => Ok(Outcome::Done),
+        Ok(_) => Ok(Outcome::Taken(target.clone())),
+        Err(Error::NotFound(_)) => Ok(Outcome::Stale(target.clone())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Events are for people; that one could not be recorded never holds work up.
+async fn record<A: Api>(api: &A, basis: &Basis, notice: &Notice, reporter: &str, now: Timestamp) {
+    let namespace = if basis.target.namespace.is_empty() {
+        "default"
+    } else {
+        &basis.target.namespace
+    };
+    // The name derives from what happened to which version, so a repeat collides with itself.
+    let id = short_hash(&format!(
+        "{}/{}/{}/{}",
+        basis.uid, basis.resource_version, notice.reason, notice.message
+    ));
+    let stem: String = basis.target.name.chars().take(200).collect();
+    let event = Event {
+        metadata: ObjectMeta::namespaced(namespace, format!("{stem}.{id}")),
+        involved_object: ObjectReference {
+            api_version: basis.target.kind.api_version(),
+            kind: basis.target.kind.kind.into(),
+            namespace: basis.target.namespace.clone(),
+            name: basis.target.name.clone(),
+            uid: basis.uid.clone(),
+            resource_version: basis.resource_version.clone(),
+            field_path: String::new(),
+        },
+        reason: notice.reason.into(),
+        message: notice.message.clone(),
+        type_: notice.severity.as_str().into(),
+        source: EventSource {
+            component: reporter.into(),
+            host: String::new(),
+        },
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        count: Some(1),
+        event_time: Some(MicroTime(now)),
+        reporting_component: format!("panda.dev/{reporter}"),
+        ..Event::default()
+    };
+    let target = Target::of(&event);
+    match api.call(&target, Verb::Create(&to_value(&event))).await {
+        Ok(_) | Err(Error::AlreadyExists(_)) => {}
+        Err(error) => {
+            tracing::debug!(object = %basis.target, reason = notice.reason, %error, "event not recorded");
+        }
+    }
+}
+
+fn uid_of(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+fn controller_uid(object: &Value) -> Option<&str> {
+    object["metadata"]["ownerReferences"]
+        .as_array()?
+        .iter()
+        .find(|r| r["controller"] == json!(true))?["uid"]
+        .as_str()
+}

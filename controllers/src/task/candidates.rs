@@ -1,0 +1,134 @@
+//! Which agents may make the next attempt.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use panda_api::{Agent, AgentChoice, FailureClass, Refusal, RefusalReason, Run, Task};
+
+use super::view::View;
+
+/// One candidate: an agent that exists and can do what is asked, or why not.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) choice: AgentChoice,
+    pub(super) agent: Result<Arc<Agent>, Refusal>,
+}
+
+/// The candidates of a Task, in order.
+pub(super) fn list(task: &Task, view: &View) -> Vec<Candidate> {
+    let needed: &[String] = task.spec.requires.as_ref().map_or(&[], |r| &r.capabilities);
+    if !task.spec.agents.is_empty() {
+        return task
+            .spec
+            .agents
+            .iter()
+            .map(|choice| Candidate {
+                choice: choice.clone(),
+                agent: named(&choice.name, needed, view),
+            })
+            .collect();
+    }
+    view.agents
+        .values()
+        .filter(|agent| agent.metadata.deletion_timestamp.is_none() && missing(agent, needed).is_none())
+        .map(|agent| Candidate {
+            choice: AgentChoice {
+                name: agent.metadata.name.clone(),
+                model: String::new(),
+            },
+            agent: Ok(Arc::clone(agent)),
+        })
+        .collect()
+}
+
+/// Why nobody can make an attempt; for a list without a usable candidate.
+pub(super) fn refusals(candidates: &[Candidate], task: &Task) -> Vec<Refusal> {
+    if !candidates.is_empty() {
+        return candidates
+            .iter()
+            .filter_map(|c| c.agent.as_ref().err().cloned())
+            .collect();
+    }
+    let needed = task.spec.requires.as_ref().map_or(&[][..], |r| &r.capabilities);
+    vec![if needed.is_empty() {
+        refusal(
+            RefusalReason::AgentNotFound,
+            "the namespace has no Agent; apply one, or name one in spec.agents".into(),
+        )
+    } else {
+        refusal(
+            RefusalReason::MissingCapability,
+            format!("no Agent of the namespace offers {}", needed.join(", ")),
+        )
+    }]
+}
+
+fn named(name: &str, needed: &[String], view: &View) -> Result<Arc<Agent>, Refusal> {
+    let agent = view
+        .agents
+        .get(name)
+        .filter(|agent| agent.metadata.deletion_timestamp.is_none())
+        .ok_or_else(|| {
+            refusal(
+                RefusalReason::AgentNotFound,
+                format!("the namespace has no Agent {name:?}; apply one"),
+            )
+        })?;
+    match missing(agent, needed) {
+        None => Ok(Arc::clone(agent)),
+        Some(capability) => Err(refusal(
+            RefusalReason::MissingCapability,
+            format!("Agent {name:?} does not offer {capability}"),
+        )),
+    }
+}
+
+fn missing<'a>(agent: &Agent, needed: &'a [String]) -> Option<&'a String> {
+    needed.iter().find(|c| !agent.spec.capabilities.contains(c))
+}
+
+fn refusal(reason: RefusalReason, message: String) -> Refusal {
+    Refusal {
+        device: String::new(),
+        reason,
+        message,
+        since: None,
+    }
+}
+
+/// The first usable candidate from place `from` on, round the list.
+pub(super) fn first_usable(candidates: &[Candidate], from: usize) -> Option<usize> {
+    round(candidates, from).next()
+}
+
+/// The first usable candidate further down the list than `place`.
+pub(super) fn further(candidates: &[Candidate], place: usize) -> Option<usize> {
+    (place + 1..candidates.len()).find(|index| candidates[*index].agent.is_ok())
+}
+
+/// The usable candidate from place `from` on whose provider lets it try soonest.
+pub(super) fn soonest(
+    candidates: &[Candidate],
+    from: usize,
+    not_before: impl Fn(&str) -> Timestamp,
+) -> Option<usize> {
+    // Of equals the first wins: order in the list decides.
+    round(candidates, from).min_by_key(|index| not_before(&candidates[*index].choice.name))
+}
+
+/// When the providers of these Runs let `agent` try again.
+pub(super) fn not_before<'a>(agent: &str, runs: impl Iterator<Item = &'a Run>, now: Timestamp) -> Timestamp {
+    runs.filter(|run| run.spec.agent.name == agent)
+        .filter_map(|run| run.status.failure.as_ref())
+        .filter(|failure| failure.reason.class() == FailureClass::Provider)
+        .filter_map(|failure| failure.retry_after)
+        .map(|time| time.0)
+        .fold(now, Timestamp::max)
+}
+
+fn round(candidates: &[Candidate], from: usize) -> impl Iterator<Item = usize> {
+    let len = candidates.len();
+    (from..from + len)
+        .map(move |place| place % len)
+        .filter(|index| candidates[*index].agent.is_ok())
+}

@@ -10,11 +10,13 @@
 //! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
+//! | [`json`] | a strict reader for untrusted JSON |
 //! | [`scheme`] | the list of kinds; defaults, validation, schema, columns, field selectors for all of them |
 //! | [`validation`] | faults of fields, and the rules of every kind |
 
 pub mod coordination;
 pub mod core;
+pub mod json;
 pub mod logline;
 pub mod meta;
 pub mod resource;

@@ -4,6 +4,8 @@ mod ambient;
 mod duration;
 pub mod field_path;
 mod object;
+pub mod quantity;
+pub mod selector;
 mod status;
 mod time;
 
@@ -13,5 +15,6 @@ pub use object::{
     Condition, LabelSelector, LabelSelectorRequirement, List, ListMeta, LocalObjectReference, ObjectMeta,
     OwnerReference, SelectorOperator, TypeMeta, set_condition,
 };
+pub use quantity::Quantity;
 pub use status::{Reason, Status, StatusCause, StatusDetails};
 pub use time::{MicroTime, Time};

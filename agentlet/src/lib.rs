@@ -5,6 +5,18 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`boot`] | the clock of grants, and the identity of this boot |
 //! | [`outbox`] | reports, durable until the server has them |
+//! | [`session`] | the connection to the server |
+//! | `daemon` | the dispatcher: one task that owns the truth about the runs |
+//! | `runner` | one worker a run |
 
+pub mod boot;
+mod daemon;
 pub mod outbox;
+mod runner;
+pub mod session;
+#[cfg(test)]
+mod testing;
+
+pub use daemon::Shutdown;

@@ -1,0 +1,378 @@
+//! The dispatcher's state and its loop.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use panda_api::Run;
+use panda_rpc::v1::{Fence, Hello, Renew, Report, device_message::Body};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::grants::Renewals;
+use super::{Error, Parts, Settings, Shutdown};
+use crate::outbox;
+use crate::runner::mail::{Events, FromRun, Wish, fence};
+use crate::session::{LINK_QUEUE, Link};
+
+/// Reports sent and not yet settled.
+const WINDOW: usize = LINK_QUEUE / 2;
+/// News of workers that may wait.
+const EVENTS: usize = 256;
+/// A session whose renewals stay unanswered for so many periods is cut.
+const DEAD_AFTER: u32 = 2;
+/// A worker that panics is started again so often.
+const PANICS: u32 = 3;
+
+/// A run that the device knows.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Absent when only the outbox remembers it.
+    pub(super) run: Option<Arc<Run>>,
+    pub(super) fence: Fence,
+    /// Store that spoke of it last; only that one can make it gone.
+    pub(super) store_uid: String,
+    pub(super) slot: bool,
+    pub(super) finished: bool,
+    pub(super) gone: bool,
+    panics: u32,
+    /// Set while it has a worker.
+    pub(super) wish: Option<watch::Sender<Wish>>,
+}
+
+impl Known {
+    pub(super) fn new(run: Option<Arc<Run>>, fence: Fence, store_uid: String) -> Self {
+        Self {
+            run,
+            fence,
+            store_uid,
+            slot: false,
+            finished: false,
+            gone: false,
+            panics: 0,
+            wish: None,
+        }
+    }
+
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Wish)) {
+        if let Some(wish) = &self.wish {
+            wish.send_modify(change);
+        }
+    }
+}
+
+/// One task's state: see [`crate::daemon`].
+#[derive(Debug)]
+pub(crate) struct Dispatcher {
+    pub(super) settings: Settings,
+    pub(super) parts: Parts,
+    pub(super) memory: outbox::Memory,
+    pub(super) runs: BTreeMap<String, Known>,
+    pub(super) link: Option<Link>,
+    /// The store of the open session, once it said Welcome.
+    pub(super) store: Option<String>,
+    pub(super) inflight: BTreeMap<u64, String>,
+    sent_to: u64,
+    pub(super) renewals: Renewals,
+    pub(super) renew_soon: bool,
+    pub(super) revision: u64,
+    events: Events,
+    news: mpsc::Receiver<(String, FromRun)>,
+    tasks: HashMap<Id, String>,
+    pub(super) stopping: bool,
+}
+
+impl Dispatcher {
+    /// Reads what is on the disk and starts a worker for every run that has something left to do.
+    pub(super) async fn open(
+        settings: Settings,
+        parts: Parts,
+        workers: &mut JoinSet<()>,
+    ) -> Result<Self, Error> {
+        let memory = parts.outbox.memory().await?;
+        let boot = parts.boot.boot_id();
+        if memory.boot_id != boot {
+            parts.outbox.set_boot(&boot).await?;
+        }
+        let (events, news) = mpsc::channel(EVENTS);
+        let mut this = Self {
+            revision: memory.last_revision,
+            memory,
+            runs: BTreeMap::new(),
+            link: None,
+            store: None,
+            inflight: BTreeMap::new(),
+            sent_to: 0,
+            renewals: Renewals::default(),
+            renew_soon: false,
+            events,
+            news,
+            tasks: HashMap::new(),
+            stopping: false,
+            settings,
+            parts,
+        };
+        for fence in this.parts.outbox.finished().await? {
+            let mut known = Known::new(None, fence.clone(), this.memory.store_uid.clone());
+            known.finished = true;
+            this.runs.insert(fence.run_uid, known);
+        }
+        for stored in this.parts.runs.stored().map_err(Error::Runs)? {
+            let uid = stored.run.metadata.uid.clone();
+            let fence = fence(&stored.run, &this.settings.device_uid);
+            let finished = this.runs.contains_key(&uid);
+            let mut known = Known::new(Some(stored.run), fence, stored.store_uid);
+            known.finished = finished;
+            known.slot = !finished;
+            this.runs.insert(uid.clone(), known);
+            if !finished || stored.shipped_to.as_ref() != Some(&this.memory.store_uid) {
+                this.start(&uid, workers);
+            }
+        }
+        Ok(this)
+    }
+
+    /// Gives a run a worker.
+    pub(super) fn start(&mut self, uid: &str, workers: &mut JoinSet<()>) {
+        let Some(known) = self.runs.get_mut(uid) else {
+            return;
+        };
+        let Some(run) = &known.run else { return };
+        let (wish, seen) = watch::channel(Wish::new(Arc::clone(run), known.store_uid.clone()));
+        known.wish = Some(wish);
+        let task = workers.spawn(self.parts.runs.work(seen, self.events.clone()));
+        self.tasks.insert(task.id(), uid.to_owned());
+    }
+
+    /// Takes events until `token` is cancelled and, if runs are to be stopped, until they are.
+    pub(super) async fn run(
+        &mut self,
+        workers: &mut JoinSet<()>,
+        token: CancellationToken,
+    ) -> Result<(), Error> {
+        let mut newest = self.parts.outbox.newest();
+        let mut renew = tokio::time::interval(self.settings.renew_every);
+        renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut until: Option<Instant> = None;
+        loop {
+            if until.is_some_and(|until| self.all_told(workers) || Instant::now() >= until) {
+                break;
+            }
+            let wake = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                () = token.cancelled(), if until.is_none() => match self.settings.shutdown {
+                    Shutdown::KeepRuns => break,
+                    Shutdown::StopRuns { within } => {
+                        until = Some(Instant::now() + within);
+                        self.stop_all("the agentlet was stopped");
+                    }
+                },
+                Some(event) = self.parts.session.recv() => {
+                    self.on_session(event, workers).await?;
+                    while let Ok(event) = self.parts.session.try_recv() {
+                        self.on_session(event, workers).await?;
+                    }
+                }
+                Some((uid, news)) = self.news.recv() => self.on_news(&uid, news),
+                Some(ended) = workers.join_next_with_id(), if !workers.is_empty() => {
+                    self.on_end(ended, workers).await?;
+                }
+                Ok(()) = newest.changed() => {}
+                Ok(()) = self.parts.status.changed() => self.send_status(),
+                _ = renew.tick() => self.on_tick().await?,
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.flush().await?;
+            if std::mem::take(&mut self.renew_soon) {
+                self.renew();
+            }
+        }
+        if let Some(link) = self.link.take() {
+            link.cut();
+        }
+        // Workers may be cut at any point: each goes on from its folder at the next start.
+        workers.shutdown().await;
+        Ok(())
+    }
+
+    fn stop_all(&mut self, why: &str) {
+        self.stopping = true;
+        for known in self.runs.values().filter(|known| !known.finished) {
+            known.tell(|wish| wish.stop = Some(why.to_owned()));
+        }
+    }
+
+    /// Every run ended, and the server, if it is there, knows all of it.
+    fn all_told(&self, workers: &JoinSet<()>) -> bool {
+        let ended = self
+            .runs
+            .values()
+            .all(|known| known.finished || known.wish.is_none());
+        let told = self.store.is_none() || (workers.is_empty() && self.nothing_in_flight());
+        ended && told
+    }
+
+    fn nothing_in_flight(&self) -> bool {
+        self.inflight.is_empty() && self.sent_to >= *self.parts.outbox.newest().borrow()
+    }
+
+    pub(super) fn on_news(&mut self, uid: &str, news: FromRun) {
+        if let Some(known) = self.runs.get_mut(uid) {
+            known.slot = false;
+            known.finished |= news == FromRun::Finished;
+        }
+    }
+
+    /// Takes what workers said before anything is decided about slots.
+    pub(super) fn hear_news(&mut self) {
+        while let Ok((uid, news)) = self.news.try_recv() {
+            self.on_news(&uid, news);
+        }
+    }
+
+    async fn on_end(
+        &mut self,
+        ended: Result<(Id, ()), JoinError>,
+        workers: &mut JoinSet<()>,
+    ) -> Result<(), Error> {
+        self.hear_news();
+        let (id, panicked) = match ended {
+            Ok((id, ())) => (id, false),
+            Err(error) => (error.id(), error.is_panic()),
+        };
+        let Some(uid) = self.tasks.remove(&id) else {
+            return Ok(());
+        };
+        let Some(known) = self.runs.get_mut(&uid) else {
+            return Ok(());
+        };
+        known.wish = None;
+        if panicked && known.panics < PANICS {
+            known.panics += 1;
+            tracing::error!(run = uid, "worker failed; it is started again");
+            self.start(&uid, workers);
+            return Ok(());
+        }
+        known.slot = false;
+        if known.gone {
+            self.forget(&uid).await?;
+        }
+        Ok(())
+    }
+
+    /// Drops the last traces of a run that the server has forgotten.
+    pub(super) async fn forget(&mut self, uid: &str) -> Result<(), Error> {
+        if let Some(known) = self.runs.remove(uid) {
+            if let Some(run) = &known.run {
+                self.parts.runs.forget(run).await;
+            }
+            self.outbox_ok(self.parts.outbox.gone(&known.store_uid, uid).await)?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn hello(&self) -> Result<(), Error> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        let Some(finished_runs) = self.outbox_ok(self.parts.outbox.finished().await)? else {
+            link.cut();
+            return Ok(());
+        };
+        let live = |known: &&Known| known.wish.is_some() && !known.finished && !known.gone;
+        link.send(Body::Hello(Hello {
+            device_uid: self.settings.device_uid.clone(),
+            boot_id: self.parts.boot.boot_id(),
+            store_uid: self.memory.store_uid.clone(),
+            last_revision: self.revision,
+            last_ack: self.memory.last_ack,
+            live_runs: self.runs.values().filter(live).map(|k| k.fence.clone()).collect(),
+            finished_runs,
+        }));
+        Ok(())
+    }
+
+    async fn on_tick(&mut self) -> Result<(), Error> {
+        if self.revision > self.memory.last_revision {
+            self.memory.last_revision = self.revision;
+            self.outbox_ok(self.parts.outbox.set_revision(self.revision).await)?;
+        }
+        let waited = self.renewals.waited(self.parts.boot.boottime());
+        if waited >= self.settings.renew_every * DEAD_AFTER {
+            if let Some(link) = &self.link {
+                link.cut();
+            }
+        } else {
+            self.renew();
+        }
+        Ok(())
+    }
+
+    pub(super) fn renew(&mut self) {
+        if let (Some(link), Some(_)) = (&self.link, &self.store) {
+            let seq = self.renewals.send(self.parts.boot.boottime());
+            link.send(Body::Renew(Renew { seq }));
+        }
+    }
+
+    pub(super) fn send_status(&mut self) {
+        if let (Some(link), Some(_)) = (&self.link, &self.store)
+            && let Some(status) = self.parts.status.borrow_and_update().clone()
+        {
+            link.send(Body::Status(status));
+        }
+    }
+
+    /// Sends what the open store has not settled, in order, as far as the window allows.
+    pub(super) async fn flush(&mut self) -> Result<(), Error> {
+        let (Some(link), Some(store)) = (self.link.clone(), self.store.clone()) else {
+            return Ok(());
+        };
+        let newest = *self.parts.outbox.newest().borrow();
+        if self.sent_to >= newest || self.inflight.len() >= WINDOW {
+            return Ok(());
+        }
+        let room = WINDOW - self.inflight.len();
+        let pending = self.parts.outbox.pending(&store, self.sent_to, room).await;
+        let Some(pending) = self.outbox_ok(pending)? else {
+            return Ok(());
+        };
+        if pending.len() < room {
+            // Numbers up to the newest known before the query are either in `pending` or settled.
+            self.sent_to = newest;
+        }
+        for entry in pending {
+            self.sent_to = self.sent_to.max(entry.seq);
+            self.inflight.insert(entry.seq, entry.fence.run_uid.clone());
+            link.send(Body::Report(Report {
+                outbox_seq: entry.seq,
+                fence: Some(entry.fence),
+                body: entry.body,
+            }));
+        }
+        Ok(())
+    }
+
+    /// Forgets what belongs to a session that is over, or begins.
+    pub(super) fn reset_session(&mut self, link: Option<Link>) {
+        self.link = link;
+        self.store = None;
+        self.inflight.clear();
+        self.sent_to = 0;
+        self.renewals.clear();
+    }
+
+    /// A disk that is full or slow now is no reason to stop: what was not written is sent or settled again.
+    pub(super) fn outbox_ok<T>(&self, result: Result<T, outbox::Error>) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "outbox not written");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What the server says, and what the dispatcher makes of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use panda_api::{Failure, FailureReason, Run, RunPhase};
+use panda_rpc::report::RunReport;
+use panda_rpc::v1::{Grant as GrantMessage, RunUpsert, Snapshot, Welcome, server_message::Body};
+use tokio::task::JoinSet;
+
+use super::Error;
+use super::dispatch::{Dispatcher, Known};
+use crate::runner::mail::{Grant, fence};
+use crate::session::SessionEvent;
+
+impl Dispatcher {
+    pub(super) async fn on_session(
+        &mut self,
+        event: SessionEvent,
+        workers: &mut JoinSet<()>,
+    ) -> Result<(), Error> {
+        match event {
+            SessionEvent::Open(link) => {
+                self.reset_session(Some(link));
+                self.hello().await
+            }
+            SessionEvent::Closed => {
+                self.reset_session(None);
+                Ok(())
+            }
+            SessionEvent::Message(message) => match message.body {
+                Some(Body::Welcome(welcome)) => self.on_welcome(welcome, workers).await,
+                // Nothing counts before the server said which store it is.
+                Some(_) if self.store.is_none() => Ok(()),
+                Some(body) => self.on_message(body, workers).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn on_message(&mut self, body: Body, workers: &mut JoinSet<()>) -> Result<(), Error> {
+        match body {
+            Body::Grant(grant) => self.on_grant(&grant),
+            Body::Snapshot(snapshot) => self.on_snapshot(snapshot, workers).await?,
+            Body::RunUpsert(upsert) => {
+                self.on_upsert(upsert, workers).await?;
+            }
+            Body::RunGone(gone) => {
+                self.revision = self.revision.max(gone.revision);
+                self.on_gone(&gone.run_uid).await?;
+            }
+            Body::Ack(ack) => self.on_settled(ack.outbox_seq, None).await?,
+            Body::Stale(stale) => self.on_settled(stale.outbox_seq, Some(stale.reason)).await?,
+            Body::Agents(agents) => {
+                self.parts.agents.send_replace(agents.agents);
+            }
+            Body::Welcome(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn on_welcome(&mut self, welcome: Welcome, workers: &mut JoinSet<()>) -> Result<(), Error> {
+        let store = welcome.store_uid;
+        if store.is_empty() {
+            tracing::error!("server did not name its store");
+            return Ok(());
+        }
+        let newest = *self.parts.outbox.newest().borrow();
+        if welcome.last_outbox_seq > newest {
+            tracing::error!(
+                ours = newest,
+                server = welcome.last_outbox_seq,
+                "this device's disk was rolled back: its runs are ended"
+            );
+            let restarted = self.parts.outbox.restart_above(welcome.last_outbox_seq).await;
+            if self.outbox_ok(restarted)?.is_none() {
+                self.cut();
+                return Ok(());
+            }
+            self.runs
+                .retain(|_, known| known.wish.is_some() || known.run.is_some());
+            for known in self.runs.values_mut() {
+                known.finished = false;
+                known.tell(|wish| wish.stop = Some("the device's disk was rolled back".into()));
+            }
+        }
+        if store == self.memory.store_uid {
+            if welcome.revision < self.revision {
+                tracing::warn!(
+                    ours = self.revision,
+                    server = welcome.revision,
+                    "server is older than what it told this device before"
+                );
+            }
+        } else {
+            if self
+                .outbox_ok(self.parts.outbox.set_store(&store).await)?
+                .is_none()
+            {
+                self.cut();
+                return Ok(());
+            }
+            self.memory.store_uid.clone_from(&store);
+            self.memory.last_revision = 0;
+            self.revision = 0;
+            self.ship_again(&store, workers);
+        }
+        self.store = Some(store);
+        self.renew_soon = true;
+        self.send_status();
+        Ok(())
+    }
+
+    /// A store that is new to the device gets the logs and blobs of finished runs once more.
+    fn ship_again(&mut self, store: &str, workers: &mut JoinSet<()>) {
+        let finished: Vec<String> = self
+            .runs
+            .iter()
+            .filter(|(_, known)| known.finished && known.run.is_some())
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in finished {
+            if let Some(known) = self.runs.get_mut(&uid) {
+                store.clone_into(&mut known.store_uid);
+                known.tell(|wish| store.clone_into(&mut wish.store_uid));
+                if known.wish.is_none() {
+                    self.start(&uid, workers);
+                }
+            }
+        }
+    }
+
+    fn cut(&self) {
+        if let Some(link) = &self.link {
+            link.cut();
+        }
+    }
+
+    fn on_grant(&mut self, grant: &GrantMessage) {
+        let ttl = Duration::from_millis(grant.ttl_ms);
+        let Some(deadline) = self.renewals.answer(grant.renew_seq, ttl) else {
+            return;
+        };
+        let boot_id = self.parts.boot.boot_id();
+        for run in &grant.runs {
+            if let Some(known) = self.runs.get(&run.run_uid)
+                && known.fence.epoch == run.epoch
+            {
+                known.tell(|wish| {
+                    wish.grant = Some(Grant {
+                        boot_id: boot_id.clone(),
+                        deadline,
+                    });
+                });
+            }
+        }
+    }
+
+    async fn on_snapshot(&mut self, snapshot: Snapshot, workers: &mut JoinSet<()>) -> Result<(), Error> {
+        self.revision = self.revision.max(snapshot.revision);
+        let mut named = BTreeSet::new();
+        for upsert in snapshot.runs {
+            if let Some(uid) = self.on_upsert(upsert, workers).await? {
+                named.insert(uid);
+            }
+        }
+        let missing: Vec<String> = self
+            .runs
+            .keys()
+            .filter(|uid| !named.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in missing {
+            self.on_gone(&uid).await?;
+        }
+        Ok(())
+    }
+
+    /// The server has forgotten a run. Only the store that spoke of it last can say so.
+    async fn on_gone(&mut self, uid: &str) -> Result<(), Error> {
+        let Some(store) = self.store.clone() else {
+            return Ok(());
+        };
+        let Some(known) = self.runs.get_mut(uid) else {
+            return Ok(());
+        };
+        if known.store_uid != store {
+            tracing::info!(run = uid, "unknown to this store; goes on under its grant");
+            return Ok(());
+        }
+        known.gone = true;
+        if known.wish.is_some() {
+            known.tell(|wish| wish.gone = true);
+            return Ok(());
+        }
+        self.forget(uid).await
+    }
+
+    async fn on_settled(&mut self, seq: u64, stale: Option<String>) -> Result<(), Error> {
+        let Some(store) = self.store.clone() else {
+            return Ok(());
+        };
+        let Some(uid) = self.inflight.remove(&seq) else {
+            return Ok(());
+        };
+        self.outbox_ok(self.parts.outbox.settle(&store, seq).await)?;
+        self.memory.last_ack = self.memory.last_ack.max(seq);
+        if let Some(reason) = &stale {
+            tracing::warn!(run = uid, seq, reason, "report was stale");
+        }
+        match self.runs.get(&uid) {
+            Some(known) => known.tell(|wish| {
+                wish.settled = wish.settled.max(seq);
+                if stale.is_some() {
+                    wish.stale.clone_from(&stale);
+                }
+            }),
+            // The run was gone before its last report arrived.
+            None => {
+                self.outbox_ok(self.parts.outbox.gone(&store, &uid).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A run as the server has it now. Its uid, when the message could be read.
+    async fn on_upsert(
+        &mut self,
+        upsert: RunUpsert,
+        workers: &mut JoinSet<()>,
+    ) -> Result<Option<String>, Error> {
+        self.revision = self.revision.max(upsert.revision);
+        let run: Run = match serde_json::from_slice(&upsert.run) {
+            Ok(run) => run,
+            Err(error) => {
+                tracing::error!(%error, "run from the server cannot be read");
+                return Ok(None);
+            }
+        };
+        let uid = run.metadata.uid.clone();
+        if run.spec.device_uid != self.settings.device_uid || uid.is_empty() || uid.contains(['/', '.']) {
+            tracing::error!(run = uid, "run from the server is not of this device");
+            return Ok(None);
+        }
+        let Some(store) = self.store.clone() else {
+            return Ok(None);
+        };
+        let run = Arc::new(run);
+        let fence = fence(&run, &self.settings.device_uid);
+        if let Some(known) = self.runs.get_mut(&uid) {
+            if (fence.attempt, fence.epoch) != (known.fence.attempt, known.fence.epoch) {
+                tracing::warn!(run = uid, epoch = fence.epoch, "run of another epoch ignored");
+                return Ok(Some(uid));
+            }
+            known.store_uid.clone_from(&store);
+            known.run = Some(Arc::clone(&run));
+            known.tell(|wish| {
+                wish.run = run;
+                wish.store_uid = store;
+            });
+            return Ok(Some(uid));
+        }
+        self.hear_news();
+        let refusal = self.refusal(&run);
+        let mut known = Known::new(Some(Arc::clone(&run)), fence.clone(), store);
+        match refusal {
+            None if run.status.phase.is_some_and(RunPhase::is_terminal) => return Ok(Some(uid)),
+            None => {
+                known.slot = true;
+                self.runs.insert(uid.clone(), known);
+                self.start(&uid, workers);
+                self.renew_soon = true;
+            }
+            Some(failure) => {
+                let report = RunReport {
+                    phase: Some(RunPhase::Failed),
+                    failure: Some(failure),
+                    ..RunReport::default()
+                };
+                if self
+                    .outbox_ok(self.parts.outbox.report(&fence, &report).await)?
+                    .is_some()
+                {
+                    known.finished = true;
+                    known.run = None;
+                    self.runs.insert(uid.clone(), known);
+                }
+            }
+        }
+        Ok(Some(uid))
+    }
+
+    /// Why a run that the device has never seen is not started.
+    fn refusal(&self, run: &Run) -> Option<Failure> {
+        let phase = run.status.phase.unwrap_or(RunPhase::Pending);
+        if phase.is_terminal() {
+            return None;
+        }
+        let busy = self.runs.values().filter(|known| known.slot).count();
+        let (reason, message) = if self.stopping {
+            (
+                FailureReason::DeviceRestarted,
+                "the agentlet is stopping".to_owned(),
+            )
+        } else if phase != RunPhase::Pending {
+            (
+                FailureReason::DeviceRestarted,
+                "the device no longer has this run: its disk was changed or replaced".to_owned(),
+            )
+        } else if busy >= self.settings.max_runs as usize {
+            (
+                FailureReason::OutOfSlots,
+                format!("all {} slots of the device are taken", self.settings.max_runs),
+            )
+        } else {
+            return None;
+        };
+        Some(Failure {
+            reason,
+            message,
+            retryable: true,
+            ..Failure::default()
+        })
+    }
+}

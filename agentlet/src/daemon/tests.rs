@@ -1,0 +1,380 @@
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use panda_api::meta::{ObjectMeta, RandomIds};
+use panda_api::{FailureReason, Run, RunPhase};
+use panda_rpc::report::RunReport;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::boot::Boot;
+use crate::outbox::Outbox;
+use crate::runner::mail::{Events, FromRun, Stored, Wish, fence};
+use crate::session::Session;
+use crate::testing::{Answer, FakeServer};
+
+const DEVICE: &str = "device-1";
+
+/// A boot that was 1000 s ago when the test began.
+#[derive(Debug)]
+struct TestBoot(tokio::time::Instant);
+
+impl Boot for TestBoot {
+    fn boottime(&self) -> Duration {
+        Duration::from_secs(1000) + self.0.elapsed()
+    }
+    fn boot_id(&self) -> String {
+        "boot-1".into()
+    }
+}
+
+/// Workers that report Preparing, wait for the grant, report Running and end when a person cancels.
+#[derive(Debug)]
+struct FakeRuns {
+    outbox: Outbox,
+    stored: Vec<Stored>,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl FakeRuns {
+    fn say(&self, what: String) {
+        self.log.lock().unwrap().push(what);
+    }
+}
+
+impl Runs for FakeRuns {
+    fn stored(&self) -> std::io::Result<Vec<Stored>> {
+        Ok(self.stored.clone())
+    }
+
+    fn work(&self, mut wish: watch::Receiver<Wish>, events: Events) -> BoxFuture<'static, ()> {
+        let (outbox, log) = (self.outbox.clone(), Arc::clone(&self.log));
+        Box::pin(async move {
+            let say = |what: String| log.lock().unwrap().push(what);
+            let run = Arc::clone(&wish.borrow().run);
+            let uid = run.metadata.uid.clone();
+            let fence = fence(&run, DEVICE);
+            let phase = |phase| RunReport {
+                phase: Some(phase),
+                ..RunReport::default()
+            };
+            let seq = outbox.report(&fence, &phase(RunPhase::Preparing)).await.unwrap();
+            let seen = wish
+                .wait_for(|w| {
+                    w.stale.is_some() || w.gone || w.stop.is_some() || w.settled >= seq && w.grant.is_some()
+                })
+                .await
+                .unwrap()
+                .clone();
+            if let Some(stale) = seen.stale {
+                return say(format!("{uid} stale: {stale}"));
+            }
+            if let Some(grant) = seen.grant {
+                let ttl = grant.deadline.as_secs() - 1000;
+                say(format!(
+                    "{uid} started, grant in order: {}",
+                    (40..90).contains(&ttl)
+                ));
+            }
+            outbox.report(&fence, &phase(RunPhase::Running)).await.unwrap();
+            let end = wish
+                .wait_for(|w| w.gone || w.stop.is_some() || w.run.spec.cancel == Some(true))
+                .await
+                .unwrap()
+                .clone();
+            if end.gone {
+                return say(format!("{uid} gone"));
+            }
+            let terminal = if end.stop.is_some() {
+                RunPhase::Failed
+            } else {
+                RunPhase::Cancelled
+            };
+            events.send((uid.clone(), FromRun::SlotFree)).await.unwrap();
+            outbox.report(&fence, &phase(terminal)).await.unwrap();
+            events.send((uid.clone(), FromRun::Finished)).await.unwrap();
+            say(format!("{uid} ended"));
+        })
+    }
+
+    fn forget(&self, run: &Run) -> BoxFuture<'static, ()> {
+        self.say(format!("{} forgotten", run.metadata.uid));
+        Box::pin(async {})
+    }
+}
+
+struct Device {
+    token: CancellationToken,
+    task: JoinHandle<Result<(), Error>>,
+    log: Arc<Mutex<Vec<String>>>,
+    outbox: Outbox,
+}
+
+impl Device {
+    fn start(server: &FakeServer, path: &Path, shutdown: Shutdown, stored: Vec<Stored>) -> Self {
+        let outbox = Outbox::open(path, 1 << 20).unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (events, session) = mpsc::channel(64);
+        let (client, _) = watch::channel(None);
+        let (_, status) = watch::channel(None);
+        let (agents, _) = watch::channel(Vec::new());
+        let token = CancellationToken::new();
+        let connection = Session {
+            connector: Arc::new(server.clone()),
+            ids: Arc::new(RandomIds),
+            events,
+            client,
+        };
+        let parts = Parts {
+            outbox: outbox.clone(),
+            boot: Arc::new(TestBoot(tokio::time::Instant::now())),
+            runs: Arc::new(FakeRuns {
+                outbox: outbox.clone(),
+                stored,
+                log: Arc::clone(&log),
+            }),
+            session,
+            status,
+            agents,
+        };
+        let settings = Settings {
+            device_uid: DEVICE.into(),
+            max_runs: 2,
+            renew_every: Duration::from_millis(200),
+            shutdown,
+        };
+        let inner = token.clone();
+        let task = tokio::spawn(async move {
+            let session_token = CancellationToken::new();
+            let session = tokio::spawn(connection.run(session_token.clone()));
+            let result = run(settings, parts, inner).await;
+            session_token.cancel();
+            session.await.unwrap();
+            result
+        });
+        Self {
+            token,
+            task,
+            log,
+            outbox,
+        }
+    }
+
+    fn said(&self, what: &str) -> bool {
+        self.log.lock().unwrap().iter().any(|line| line == what)
+    }
+
+    async fn until_said(&self, what: &str) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !self.said(what) {
+            assert!(tokio::time::Instant::now() < deadline, "{what}: {:?}", self.log);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn stop(self) -> Outbox {
+        self.token.cancel();
+        self.task.await.unwrap().unwrap();
+        self.outbox
+    }
+}
+
+fn a_run(uid: &str) -> Run {
+    let mut run = Run {
+        metadata: ObjectMeta {
+            uid: uid.into(),
+            ..ObjectMeta::namespaced("default", uid)
+        },
+        ..Run::default()
+    };
+    run.spec.attempt = 1;
+    run.spec.device_uid = DEVICE.into();
+    run.spec.lease_epoch = Some(1);
+    run.status.phase = Some(RunPhase::Pending);
+    run
+}
+
+fn reported(server: &FakeServer, uid: &str, phase: RunPhase) -> impl Future<Output = ()> {
+    let (server, uid) = (server.clone(), uid.to_owned());
+    async move {
+        let done = |s: &crate::testing::State| s.phases(&uid).contains(&phase).then_some(());
+        server.until(&format!("{uid} {phase:?}"), done).await;
+    }
+}
+
+#[tokio::test]
+async fn run_starts_after_acknowledgement_and_grant_counted_from_the_renewal() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server
+        .until("hello", |s| (!s.hellos.is_empty()).then_some(()))
+        .await;
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Running).await;
+    assert!(device.said("r1 started, grant in order: true"));
+    server.change("r1", |run| run.spec.cancel = Some(true));
+    reported(&server, "r1", RunPhase::Cancelled).await;
+    server.gone("r1");
+    device.until_said("r1 forgotten").await;
+    assert_eq!(device.outbox.finished().await.unwrap(), vec![]);
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn no_grant_and_no_acknowledgement_means_no_start() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    server.state().grants = false;
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Preparing).await;
+    // Unanswered renewals end the session, so several renewals were tried.
+    server
+        .until("sessions", |s| (s.hellos.len() > 2).then_some(()))
+        .await;
+    assert_eq!(server.state().phases("r1"), vec![RunPhase::Preparing]);
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn lost_acknowledgements_are_answered_by_the_same_number() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    server.state().answer = Answer::Silent;
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Preparing).await;
+    server.state().answer = Answer::Ack;
+    server.hang_up();
+    reported(&server, "r1", RunPhase::Running).await;
+    let state = server.state();
+    let first = state.arrived[0].clone();
+    let repeats = state.arrived.iter().filter(|a| **a == first).count();
+    assert!(repeats >= 2, "{:?}", state.arrived);
+    let counted = state.reports.iter().filter(|r| r.0 == first.0).count();
+    assert_eq!(counted, 1);
+    drop(state);
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn stale_report_reaches_its_worker_and_leaves_the_outbox() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    server.state().answer = Answer::Stale;
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    device.until_said("r1 stale: another epoch").await;
+    assert_eq!(device.outbox.pending("store-a", 0, 9).await.unwrap(), vec![]);
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn another_store_kills_nothing_and_gets_finished_reports_again() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    server.upsert(a_run("r2"));
+    reported(&server, "r1", RunPhase::Running).await;
+    reported(&server, "r2", RunPhase::Running).await;
+    server.change("r2", |run| run.spec.cancel = Some(true));
+    reported(&server, "r2", RunPhase::Cancelled).await;
+    server.become_store("store-b");
+    reported(&server, "r2", RunPhase::Cancelled).await;
+    let hello = server.until("hello", |s| s.hellos.get(1).cloned()).await;
+    assert_eq!(hello.store_uid, "store-a");
+    assert_eq!(hello.live_runs.len(), 1);
+    assert_eq!(hello.finished_runs.len(), 1);
+    // The new store has never heard of r1: that is no reason to stop it, not even at a second session.
+    server.hang_up();
+    let hello = server.until("hello", |s| s.hellos.get(2).cloned()).await;
+    assert_eq!(hello.store_uid, "store-b");
+    assert_eq!(hello.live_runs[0].run_uid, "r1");
+    assert!(!device.said("r1 gone"));
+    // Once it has adopted the run, it may forget it.
+    let mut adopted = a_run("r1");
+    adopted.status.phase = Some(RunPhase::Running);
+    server.upsert(adopted);
+    server.gone("r1");
+    device.until_said("r1 gone").await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn missing_in_the_snapshot_of_the_same_store_is_gone() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Running).await;
+    server.state().runs.clear();
+    server.hang_up();
+    device.until_said("r1 gone").await;
+    device.until_said("r1 forgotten").await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn third_run_of_two_slots_is_refused_and_a_freed_slot_is_used() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    for uid in ["r1", "r2", "r3"] {
+        server.upsert(a_run(uid));
+    }
+    reported(&server, "r3", RunPhase::Failed).await;
+    let failure = server
+        .state()
+        .reports
+        .iter()
+        .find_map(|r| r.2.failure.clone())
+        .unwrap();
+    assert_eq!(failure.reason, FailureReason::OutOfSlots);
+    reported(&server, "r1", RunPhase::Running).await;
+    server.change("r1", |run| run.spec.cancel = Some(true));
+    reported(&server, "r1", RunPhase::Cancelled).await;
+    server.upsert(a_run("r4"));
+    reported(&server, "r4", RunPhase::Running).await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn run_that_the_device_has_lost_is_never_started_again() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let mut run = a_run("r1");
+    run.status.phase = Some(RunPhase::Running);
+    server.state().runs.insert("r1".into(), run);
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    reported(&server, "r1", RunPhase::Failed).await;
+    assert_eq!(server.state().phases("r1"), vec![RunPhase::Failed]);
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn rolled_back_disk_ends_runs_under_numbers_that_the_server_takes() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let stored = Stored {
+        run: Arc::new(a_run("r1")),
+        store_uid: "store-a".into(),
+        shipped_to: None,
+    };
+    server.state().last_seq = 500;
+    server.state().runs.insert("r1".into(), a_run("r1"));
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![stored]);
+    reported(&server, "r1", RunPhase::Failed).await;
+    assert!(server.state().reports.iter().all(|r| r.0 > 500));
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_runs_waits_until_the_server_knows() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let within = Duration::from_secs(30);
+    let device = Device::start(
+        &server,
+        &dir.path().join("o"),
+        Shutdown::StopRuns { within },
+        vec![],
+    );
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Running).await;
+    let outbox = device.stop().await;
+    assert_eq!(server.state().last_phase("r1"), Some(RunPhase::Failed));
+    assert_eq!(outbox.pending("store-a", 0, 9).await.unwrap(), vec![]);
+}

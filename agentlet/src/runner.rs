@@ -1,0 +1,3 @@
+//! One run's life on the device.
+
+pub(crate) mod mail;

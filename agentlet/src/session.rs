@@ -1,0 +1,177 @@
+//! The connection to the server: one live session at a time, made anew for ever.
+//!
+//! This task only moves messages. What they mean is decided by the dispatcher in [`crate::daemon`]; it gets
+//! [`SessionEvent`]s and answers through the [`Link`] of the session that is open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use panda_api::meta::IdSource;
+use panda_rpc::v1::agentlet_client::AgentletClient;
+use panda_rpc::v1::{DeviceMessage, ServerMessage, device_message};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+/// Messages on their way to the server; the dispatcher keeps fewer reports than this in flight.
+pub(crate) const LINK_QUEUE: usize = 128;
+/// How long making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pauses between failed tries double from the first to the last of these.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// A session that lived this long was a good one: the next is made at once.
+const GOOD: Duration = Duration::from_secs(1);
+/// Largest message from the server: a snapshot holds every run of the device.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Why no connection could be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach the server: {0}")]
+pub struct ConnectError(pub String);
+
+/// Makes connections to the server.
+pub trait Connector: Send + Sync + std::fmt::Debug + 'static {
+    /// A fresh, connected channel.
+    fn connect(&self) -> BoxFuture<'_, Result<Channel, ConnectError>>;
+}
+
+/// Client of the service while a session is open, for logs and blobs.
+pub(crate) type Client = AgentletClient<Channel>;
+
+/// The way to the server while one session lasts.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    tx: mpsc::Sender<DeviceMessage>,
+    cut: CancellationToken,
+}
+
+impl Link {
+    /// Queues a message. A link whose queue is full is dead: it is cut, and a new session sends everything again.
+    pub(crate) fn send(&self, body: device_message::Body) {
+        if self.tx.try_send(DeviceMessage { body: Some(body) }).is_err() {
+            self.cut.cancel();
+        }
+    }
+
+    /// Ends the session.
+    pub(crate) fn cut(&self) {
+        self.cut.cancel();
+    }
+}
+
+/// What happens on the connection.
+#[derive(Debug)]
+pub(crate) enum SessionEvent {
+    /// A session is being opened: the first message must be Hello.
+    Open(Link),
+    /// The server said something.
+    Message(Box<ServerMessage>),
+    /// The session is over.
+    Closed,
+}
+
+/// The task that keeps a session open.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) connector: Arc<dyn Connector>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) events: mpsc::Sender<SessionEvent>,
+    pub(crate) client: watch::Sender<Option<Client>>,
+}
+
+impl Session {
+    pub(crate) async fn run(self, token: CancellationToken) {
+        let mut pause = BACKOFF.0;
+        while !token.is_cancelled() {
+            let opened = tokio::time::Instant::now();
+            let clean = tokio::select! {
+                clean = self.once() => clean,
+                () = token.cancelled() => break,
+            };
+            let _ = self.client.send_replace(None);
+            if clean || opened.elapsed() >= GOOD {
+                pause = BACKOFF.0;
+            }
+            if clean && opened.elapsed() >= GOOD {
+                continue;
+            }
+            let wait = self.jitter(pause);
+            pause = (pause * 2).min(BACKOFF.1);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = token.cancelled() => break,
+            }
+        }
+    }
+
+    /// One connection and one session. True when the server ended it in good order.
+    async fn once(&self) -> bool {
+        let channel = match tokio::time::timeout(CONNECT_TIMEOUT, self.connector.connect()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no connection to the server");
+                return false;
+            }
+            Err(_) => {
+                tracing::debug!("no connection to the server in time");
+                return false;
+            }
+        };
+        let mut client = AgentletClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let (tx, rx) = mpsc::channel(LINK_QUEUE);
+        let cut = CancellationToken::new();
+        let link = Link { tx, cut: cut.clone() };
+        if self.events.send(SessionEvent::Open(link)).await.is_err() {
+            return false;
+        }
+        let bulk = client.clone();
+        let clean = tokio::select! {
+            clean = self.pump(&mut client, bulk, rx) => clean,
+            () = cut.cancelled() => {
+                tracing::info!("session cut: the server does not answer");
+                false
+            }
+        };
+        // A dispatcher that is gone needs no news.
+        let _ = self.events.send(SessionEvent::Closed).await;
+        clean
+    }
+
+    async fn pump(&self, client: &mut Client, bulk: Client, rx: mpsc::Receiver<DeviceMessage>) -> bool {
+        let mut stream = match client.session(ReceiverStream::new(rx)).await {
+            Ok(response) => response.into_inner(),
+            Err(status) => {
+                tracing::info!(code = ?status.code(), message = status.message(), "session refused");
+                return false;
+            }
+        };
+        self.client.send_replace(Some(bulk));
+        loop {
+            match stream.message().await {
+                Ok(Some(message)) => {
+                    if self
+                        .events
+                        .send(SessionEvent::Message(Box::new(message)))
+                        .await
+                        .is_err()
+                    {
+                        return false;
+                    }
+                }
+                Ok(None) => return true,
+                Err(status) => {
+                    tracing::info!(code = ?status.code(), message = status.message(), "session ended");
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Evenly between half of `pause` and the whole.
+    fn jitter(&self, pause: Duration) -> Duration {
+        let part = u32::from(self.ids.uuid().as_bytes()[0]);
+        pause / 2 + pause * part / 512
+    }
+}

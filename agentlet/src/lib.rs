@@ -6,17 +6,20 @@
 //! | module | holds |
 //! |---|---|
 //! | [`boot`] | the clock of grants, and the identity of this boot |
+//! | [`git`] | the only place that starts git |
 //! | [`outbox`] | reports, durable until the server has them |
 //! | [`session`] | the connection to the server |
+//! | [`workspace`] | where an agent works: folders, private clones, the proof before start |
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
+#[cfg(test)]
+pub use daemon::Shutdown;
 
 pub mod boot;
 mod daemon;
+pub mod git;
 pub mod outbox;
 mod runner;
 pub mod session;
-#[cfg(test)]
 mod testing;
-
-pub use daemon::Shutdown;
+pub mod workspace;

@@ -1,0 +1,608 @@
+//! Workspaces: where an agent works.
+//!
+//! One folder for each Task and rerun, with the work tree (`ws`), a home (`home`) and a place for temporary files (`tmp`),
+//! lent to one Run at a time. What is ours is written down outside the folder, where no agent can write; a folder that
+//! is not written down as ours is never used, emptied or removed, whatever its name: the next free name is taken instead,
+//! and when none is free the attempt fails. A later attempt of the same Task finds its own tree again.
+//!
+//! A git workspace is a private clone ([`clone`]) of a mirror of ours, so the agent never holds a handle to the user's
+//! repository: no shared config, refs or hooks, and no remote that leads there. Before a process may start, [`proof`] shows
+//! by git's own answer that the work tree and its git folder lie where they should; the [`LaunchProof`] it gives is the
+//! only way to a launch.
+//!
+//! After the agent has ended its tree is data. Nothing of ours runs git in it or follows a link of it: the walker
+//! ([`crate::artifact`]) reads it through folder handles, and git is given bytes over a pipe.
+
+mod clone;
+pub(crate) mod disk;
+mod proof;
+mod record;
+mod remove;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use panda_api::meta::Clock;
+use panda_api::v1alpha1::{FailureReason, RefusalReason, Retain};
+use serde::{Deserialize, Serialize};
+
+use crate::git::mirror::Mirror;
+use crate::git::source::{Source, is_ref_name};
+use crate::git::{self, Git, Ids};
+
+pub use proof::LaunchProof;
+use record::{Claim, Record, Records, Stage};
+
+/// How many folder names are tried for one Task and rerun.
+const MAX_CANDIDATES: u32 = 16;
+
+/// Where workspaces live and what they may cost.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Records, snapshots and results; no agent can write here.
+    pub state_dir: PathBuf,
+    /// Mirrors; agents read their objects.
+    pub mirrors_dir: PathBuf,
+    /// Folders that agents work in.
+    pub work_dir: PathBuf,
+    /// Folders whose repositories may be used.
+    pub workspace_roots: Vec<PathBuf>,
+    /// The git program, an absolute path.
+    pub git: PathBuf,
+    /// The user that agents run as; `None`: the same as ours.
+    pub agent: Option<Ids>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Bounds of workspaces and of what is taken out of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Deadline of one git call.
+    pub git_timeout: Duration,
+    /// Bytes that one git call may print into memory.
+    pub git_output: u64,
+    /// Bytes of one transfer between repositories.
+    pub transfer_bytes: u64,
+    /// Files in a snapshot.
+    pub files: u64,
+    /// Bytes of one file in a snapshot.
+    pub file_bytes: u64,
+    /// Bytes of a snapshot.
+    pub total_bytes: u64,
+    /// Folders inside one another.
+    pub depth: usize,
+    /// Bytes of a patch, and of a bundle.
+    pub patch_bytes: u64,
+    /// Bytes of one declared output.
+    pub output_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const MIB: u64 = 1 << 20;
+        Self {
+            git_timeout: Duration::from_secs(600),
+            git_output: 256 * MIB,
+            transfer_bytes: 16 * 1024 * MIB,
+            files: 500_000,
+            file_bytes: 512 * MIB,
+            total_bytes: 16 * 1024 * MIB,
+            depth: 200,
+            patch_bytes: 512 * MIB,
+            output_bytes: 256 * MIB,
+        }
+    }
+}
+
+/// Whose workspace it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Uid of the Task.
+    pub task_uid: String,
+    /// The Task's `spec.rerun` that the Run belongs to.
+    pub rerun: i64,
+}
+
+/// What a workspace starts from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Content {
+    /// Nothing.
+    Empty,
+    /// A commit of a repository on this device.
+    Git {
+        /// Absolute path of the repository.
+        path: PathBuf,
+        /// Branch, tag or commit; empty: `HEAD`.
+        reference: String,
+        /// Branch that the work is on, and that the result is published as.
+        branch: String,
+    },
+}
+
+/// The caller's word that no process of a Run is left, taken where another's tree would otherwise be disturbed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeEmpty {
+    run_uid: String,
+}
+
+impl TreeEmpty {
+    /// To be made only where the end of the whole process tree of `run_uid` was proved.
+    #[must_use]
+    pub fn proved(run_uid: impl Into<String>) -> Self {
+        Self {
+            run_uid: run_uid.into(),
+        }
+    }
+
+    /// The Run.
+    #[must_use]
+    pub fn run_uid(&self) -> &str {
+        &self.run_uid
+    }
+}
+
+/// Why a workspace cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A parameter that cannot name a folder or branch.
+    #[error("{field} {value:?} cannot be used: {why}")]
+    Invalid {
+        /// Which.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Another agentlet works in the same folder.
+    #[error("another agentlet uses {}; give each its own data folder", path.display())]
+    InUse {
+        /// The state folder.
+        path: PathBuf,
+    },
+    /// Agents would not reach their folder.
+    #[error("uid {uid} cannot reach {}: {} is closed to it; choose another folder or `chmod o+x` that one", path.display(), closed.display())]
+    Unreachable {
+        /// The folder.
+        path: PathBuf,
+        /// The ancestor.
+        closed: PathBuf,
+        /// The agents' uid.
+        uid: u32,
+    },
+    /// Lent to another Run.
+    #[error("the workspace is lent to run {by}; its processes must be proved ended first")]
+    Held {
+        /// Uid of that Run.
+        by: String,
+    },
+    /// Not lent to this Run.
+    #[error("no workspace is lent to run {run_uid}")]
+    NotLent {
+        /// Uid of the Run.
+        run_uid: String,
+    },
+    /// Every name is taken by something that is not ours.
+    #[error("every name for this workspace under {} is taken by something that is not registered as ours; move those folders away", work_dir.display())]
+    NoFreeName {
+        /// Where.
+        work_dir: PathBuf,
+    },
+    /// The proof before start failed.
+    #[error("the workspace is not where it should be: {detail}")]
+    ProofFailed {
+        /// What was found.
+        detail: String,
+    },
+    /// The user's repository cannot be used.
+    #[error(transparent)]
+    Source(#[from] git::source::Error),
+    /// The mirror cannot be used.
+    #[error(transparent)]
+    Mirror(#[from] git::mirror::Error),
+    /// Git failed in the workspace.
+    #[error("git failed while the workspace was made")]
+    Git(#[from] git::Error),
+    /// A file or folder of ours.
+    #[error("{what} {} failed", path.display())]
+    Io {
+        /// What was done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The reason that a Run fails with.
+    #[must_use]
+    pub fn reason(&self) -> FailureReason {
+        let full = match self {
+            Self::Git(e)
+            | Self::Mirror(git::mirror::Error::Git { source: e, .. })
+            | Self::Source(git::source::Error::Git { source: e, .. }) => e.is_disk_full(),
+            Self::Mirror(git::mirror::Error::Io { source, .. }) | Self::Io { source, .. } => {
+                source.kind() == std::io::ErrorKind::StorageFull
+            }
+            _ => false,
+        };
+        if full {
+            FailureReason::DiskFull
+        } else {
+            FailureReason::WorkspaceFailed
+        }
+    }
+
+    /// The word for `status.unschedulable`, when this device can never serve the request as it stands.
+    #[must_use]
+    pub fn refusal(&self) -> Option<RefusalReason> {
+        match self {
+            Self::Source(git::source::Error::RootDenied { .. } | git::source::Error::Owner { .. }) => {
+                Some(RefusalReason::WorkspaceRootDenied)
+            }
+            Self::Source(git::source::Error::Absent { .. }) => Some(RefusalReason::RepositoryAbsent),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call may succeed later on this device.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Held { .. } | Self::Io { .. } | Self::Mirror(git::mirror::Error::Io { .. }) => true,
+            Self::Git(e)
+            | Self::Mirror(git::mirror::Error::Git { source: e, .. })
+            | Self::Source(git::source::Error::Git { source: e, .. }) => e.is_retryable(),
+            _ => false,
+        }
+    }
+}
+
+/// All workspaces of a device.
+#[derive(Debug)]
+pub struct Workspaces {
+    pub(crate) config: Config,
+    pub(crate) git: Git,
+    records: Records,
+    locks: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
+    /// Held as long as this lives: one agentlet for one state folder.
+    _owner: std::fs::File,
+}
+
+/// A workspace lent to a Run.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    pub(crate) key: Key,
+    pub(crate) run_uid: String,
+    pub(crate) record: Record,
+    pub(crate) root: PathBuf,
+    resumed: bool,
+}
+
+impl Workspace {
+    /// The work tree.
+    #[must_use]
+    pub fn tree(&self) -> PathBuf {
+        self.root.join("ws")
+    }
+
+    /// The home folder; XDG folders belong inside.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.root.join("home")
+    }
+
+    /// The folder for temporary files.
+    #[must_use]
+    pub fn tmp(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    /// Whether an earlier attempt worked here.
+    #[must_use]
+    pub const fn resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// The commit that the work started from; `None` without git.
+    #[must_use]
+    pub fn base_commit(&self) -> Option<&str> {
+        self.record.base.as_deref()
+    }
+
+    /// The branch that the work is on; `None` without git.
+    #[must_use]
+    pub fn branch(&self) -> Option<&str> {
+        match &self.record.content {
+            Content::Empty => None,
+            Content::Git { branch, .. } => Some(branch),
+        }
+    }
+}
+
+impl Workspaces {
+    /// Opens the folders of `config`, and goes on with removals that a crash cut short.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        let shared = if config.agent.is_some() { 0o711 } else { 0o700 };
+        disk::make_dir(&config.state_dir, 0o700)?;
+        disk::make_dir(&config.mirrors_dir, shared)?;
+        disk::make_dir(&config.work_dir, shared)?;
+        disk::make_dir(&config.work_dir.join(CHECKS), shared)?;
+        if let Some(agent) = config.agent {
+            disk::check_reachable(&config.mirrors_dir, agent)?;
+            disk::check_reachable(&config.work_dir, agent)?;
+        }
+        let owner = disk::own(&config.state_dir.join("workspaces.lock"))?.ok_or_else(|| Error::InUse {
+            path: config.state_dir.clone(),
+        })?;
+        let records = Records::open(config.state_dir.join("workspaces"))?;
+        let this = Self {
+            git: Git::new(
+                config.git.clone(),
+                config.limits.git_timeout,
+                config.limits.git_output,
+            ),
+            records,
+            config,
+            locks: Mutex::default(),
+            _owner: owner,
+        };
+        for record in this.records.all()? {
+            if record.stage == Stage::Removing {
+                this.remove(&record).await?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Makes the workspace of a Run, or finds the one that an earlier attempt left, and lends it to the Run. If it is
+    /// lent to another Run still, `former` must be that Run's proof. May be called again after a crash at any point.
+    pub async fn prepare(
+        &self,
+        key: &Key,
+        run_uid: &str,
+        content: &Content,
+        former: Option<&TreeEmpty>,
+    ) -> Result<Workspace, Error> {
+        check_key(key, run_uid)?;
+        if let Content::Git { branch, .. } = content
+            && !is_ref_name(branch)
+        {
+            return Err(Error::Invalid {
+                field: "workspace.result.branch",
+                value: branch.clone(),
+                why: "it is not a valid branch name",
+            });
+        }
+        let lock = self.lock(key);
+        let _held = lock.lock().await;
+        loop {
+            let Claim { mut record, resumed } =
+                self.records
+                    .claim(&self.config, key, content, self.config.clock.now())?;
+            self.records.lend(&record.folder, run_uid, former)?;
+            let root = self.config.work_dir.join(&record.folder);
+            if !resumed {
+                self.build(&mut record, &root).await?;
+            }
+            let workspace = Workspace {
+                key: key.clone(),
+                run_uid: run_uid.to_owned(),
+                record,
+                root,
+                resumed,
+            };
+            match self.prove(&workspace).await {
+                Ok(_) => return Ok(workspace),
+                Err(e @ Error::ProofFailed { .. }) if resumed => {
+                    // Its agent moved the tree or its git folder away: that folder is kept as evidence, not reused.
+                    tracing::warn!(
+                        folder = workspace.record.folder,
+                        error = %e,
+                        "workspace of an earlier attempt is not trusted again"
+                    );
+                    let mut record = workspace.record;
+                    record.stage = Stage::Spoiled;
+                    self.records.save(&record)?;
+                    self.records.take_back(&record.folder)?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The workspace that is lent to `run_uid`: for a Run that outlived its agentlet. It needs a new proof before a launch.
+    pub async fn reopen(&self, key: &Key, run_uid: &str) -> Result<Workspace, Error> {
+        check_key(key, run_uid)?;
+        let lock = self.lock(key);
+        let _held = lock.lock().await;
+        for record in self.records.all()? {
+            if record.is_of(key)
+                && record.stage == Stage::Ready
+                && self.records.holder(&record.folder)?.as_deref() == Some(run_uid)
+            {
+                return Ok(Workspace {
+                    key: key.clone(),
+                    run_uid: run_uid.to_owned(),
+                    root: self.config.work_dir.join(&record.folder),
+                    record,
+                    resumed: true,
+                });
+            }
+        }
+        Err(Error::NotLent {
+            run_uid: run_uid.to_owned(),
+        })
+    }
+
+    /// The proof that a launch needs.
+    pub async fn prove(&self, workspace: &Workspace) -> Result<LaunchProof, Error> {
+        proof::prove(&self.git, &self.config, workspace).await
+    }
+
+    /// Takes the workspace back from a Run whose processes are proved gone, and removes it unless it is to be kept.
+    pub async fn release(
+        &self,
+        workspace: Workspace,
+        empty: &TreeEmpty,
+        retain: Retain,
+        succeeded: bool,
+    ) -> Result<(), Error> {
+        let lock = self.lock(&workspace.key);
+        let _held = lock.lock().await;
+        self.check_lent(&workspace, empty)?;
+        self.records.take_back(&workspace.record.folder)?;
+        let keep = match retain {
+            Retain::Always => true,
+            Retain::OnFailure => !succeeded,
+            Retain::Never => false,
+        };
+        if keep {
+            return Ok(());
+        }
+        let mut record = workspace.record;
+        record.stage = Stage::Removing;
+        self.records.save(&record)?;
+        self.remove(&record).await
+    }
+
+    /// Removes every folder of a Task's rerun that is not lent, whatever the retain policy said: for a deleted Task.
+    /// Results stay until [`Self::forget`].
+    pub async fn discard(&self, key: &Key) -> Result<(), Error> {
+        let lock = self.lock(key);
+        let _held = lock.lock().await;
+        for mut record in self.records.all()? {
+            if !record.is_of(key) {
+                continue;
+            }
+            if let Some(by) = self.records.holder(&record.folder)? {
+                return Err(Error::Held { by });
+            }
+            record.stage = Stage::Removing;
+            self.records.save(&record)?;
+            self.remove(&record).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the results of a Run: once the server has them and the Run is gone.
+    pub async fn forget(&self, key: &Key, run_uid: &str) -> Result<(), Error> {
+        check_key(key, run_uid)?;
+        let lock = self.lock(key);
+        let _held = lock.lock().await;
+        let path = self.results(run_uid);
+        remove::tree(&path).await
+    }
+
+    /// Where the results of a Run are kept until the server has them.
+    pub(crate) fn results(&self, run_uid: &str) -> PathBuf {
+        self.config.state_dir.join("results").join(run_uid)
+    }
+
+    /// Where the checks of a Run work.
+    pub(crate) fn checks(&self, run_uid: &str) -> PathBuf {
+        self.config.work_dir.join(CHECKS).join(run_uid)
+    }
+
+    /// Fails unless the workspace is lent to the Run whose processes are proved gone.
+    pub(crate) fn check_lent(&self, workspace: &Workspace, empty: &TreeEmpty) -> Result<(), Error> {
+        let holder = self.records.holder(&workspace.record.folder)?;
+        if holder.as_deref() != Some(workspace.run_uid.as_str()) || empty.run_uid != workspace.run_uid {
+            return Err(Error::NotLent {
+                run_uid: empty.run_uid.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    async fn build(&self, record: &mut Record, root: &Path) -> Result<(), Error> {
+        remove::contents(root, record.identity()).await?;
+        disk::make_dir(&root.join("home"), 0o700)?;
+        disk::make_dir(&root.join("tmp"), 0o700)?;
+        let tree = root.join("ws");
+        disk::make_dir(&tree, 0o700)?;
+        if let Content::Git {
+            path,
+            reference,
+            branch,
+        } = &record.content
+        {
+            let source = Source::locate(&self.git, path, &self.config.workspace_roots).await?;
+            let commit = source.resolve(&self.git, reference).await?;
+            let mirror = Mirror::ensure(
+                &self.git,
+                &self.config.mirrors_dir,
+                &source,
+                &commit,
+                self.config.agent,
+                self.config.limits.transfer_bytes,
+            )
+            .await?;
+            clone::make(&self.git, &mirror, &source.format, &commit, branch, &tree).await?;
+            record.base = Some(commit);
+            record.mirror = Some(mirror.repo.git_dir);
+            record.format = source.format;
+        }
+        record.tree = Some(disk::identity(&tree)?);
+        if let Some(agent) = self.config.agent {
+            for name in ["home", "tmp", "ws"] {
+                disk::give(&root.join(name), agent).await?;
+            }
+        }
+        record.stage = Stage::Ready;
+        self.records.save(record)
+    }
+
+    async fn remove(&self, record: &Record) -> Result<(), Error> {
+        let root = self.config.work_dir.join(&record.folder);
+        remove::owned(&root, record.identity()).await?;
+        self.records.delete(&record.folder)
+    }
+
+    pub(crate) fn lock(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        locks.insert(key.clone(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// Folder of extractions that checks run in; no Task uid can be this word, since a rerun follows it.
+const CHECKS: &str = "checks";
+
+fn check_key(key: &Key, run_uid: &str) -> Result<(), Error> {
+    for (field, value) in [("task uid", key.task_uid.as_str()), ("run uid", run_uid)] {
+        let plain = !value.is_empty()
+            && value.len() <= 128
+            && value
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if !plain {
+            return Err(Error::Invalid {
+                field,
+                value: value.to_owned(),
+                why: "only a-z, 0-9 and - are allowed",
+            });
+        }
+    }
+    Ok(())
+}

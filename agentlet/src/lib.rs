@@ -12,8 +12,6 @@
 //! | [`workspace`] | where an agent works: folders, private clones, the proof before start |
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
-#[cfg(test)]
-pub use daemon::Shutdown;
 
 pub mod boot;
 mod daemon;
@@ -21,5 +19,8 @@ pub mod git;
 pub mod outbox;
 mod runner;
 pub mod session;
+#[cfg(test)]
 mod testing;
 pub mod workspace;
+
+pub use daemon::Shutdown;

@@ -19,6 +19,7 @@
 //! | [`table`] | tables printed by the server |
 //! | [`discovery`] | the kinds of a server, and the words people use for them |
 //! | [`backoff`] | exponential back-off with seeded jitter |
+//! | [`runtime`] | watcher, cache, informer, workqueue, controller, events |
 
 pub mod api;
 pub mod backoff;
@@ -29,6 +30,7 @@ pub mod discovery;
 pub mod error;
 pub mod params;
 pub mod resource;
+pub mod runtime;
 pub mod table;
 pub mod transport;
 pub mod watch;

@@ -20,6 +20,7 @@
 //! append-only streams); `conformance` (the one test suite for all of them). `hub` is the fan-out that all
 //! share, `snapshot` the ordered map with reads at a revision, `change` the rules of one change.
 
+pub mod blob;
 pub mod cacher;
 mod change;
 pub mod compactor;

@@ -13,9 +13,11 @@
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
 
+mod blobship;
 pub mod boot;
 mod daemon;
 pub mod git;
+mod logship;
 pub mod outbox;
 mod runner;
 pub mod session;

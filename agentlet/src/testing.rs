@@ -305,6 +305,10 @@ impl Agentlet for FakeServer {
                 .or_default();
             let have = log.len();
             let offset = usize::try_from(chunk.offset).unwrap();
+            if offset > have && chunk.gap {
+                log.resize(offset, b'?');
+            }
+            let have = log.len();
             if offset > have {
                 return Err(Status::out_of_range("gap"));
             }

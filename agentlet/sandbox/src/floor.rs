@@ -27,9 +27,9 @@ use crate::spec::{FloorError, FloorSpec, Layer, Report, Strength};
 pub fn exec_floor() -> ExitCode {
     let Ok((mut control, spec, stdin)) = receive() else {
         // Started by hand: there is nobody to answer on a socket.
-        _ = writeln!(
-            io::stderr(),
-            "this stage is started by the agentlet with a socket on standard input"
+        drop(
+            io::stderr()
+                .write_all(b"this stage is started by the agentlet with a socket on standard input\n"),
         );
         return ExitCode::from(2);
     };
@@ -38,7 +38,7 @@ pub fn exec_floor() -> ExitCode {
         Err(reason) => reason,
     };
     // A caller that has gone away needs no answer.
-    _ = answer(&mut control, &Answer::Failed(failed));
+    drop(answer(&mut control, &Answer::Failed(failed)));
     ExitCode::from(126)
 }
 
@@ -122,7 +122,7 @@ fn run(control: &mut UnixStream, spec: &FloorSpec, stdin: OwnedFd) -> Result<Nev
             maximum: Some(0),
         },
     );
-    _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    drop(std::fs::write("/proc/self/oom_score_adj", "500"));
     report.add(Layer::Environment, Strength::Hard, "");
 
     let hiding = hide::Hiding::new(&spec.hidden, &spec.visible)?;

@@ -221,8 +221,8 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             // Already dead is as good; it is reaped in any case.
-            _ = child.kill();
-            _ = child.wait();
+            drop(child.kill());
+            drop(child.wait());
         }
     }
 }

@@ -1,0 +1,216 @@
+//! How agents are talked to, and how the end of a turn is judged.
+//!
+//! A driver does no input or output of its own: bytes go in, [`Output`]s come out, and the supervisor moves them. So a
+//! recorded session is a test, cut at any byte.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `exec` | standard output is text |
+//! | `paths` | dotted paths into JSON |
+//! | `turn` | what a turn left behind, and what it means |
+
+mod exec;
+mod paths;
+mod turn;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use panda_api::{DriverKind, FailureReason, FailureRule, JsonlDialect, Usage, UsagePaths};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub(crate) use turn::is_retryable;
+pub use turn::{TurnEnd, TurnOutcome};
+
+/// How one agent is talked to and judged: the part of its manifest that the supervisor needs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DriverConfig {
+    /// How it speaks.
+    pub kind: DriverKind,
+    /// Field paths of its lines, for `Jsonl`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<JsonlDialect>,
+    /// Text for its standard input, which is then closed; absent: the null device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Where usage is read from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsagePaths>,
+    /// Rules that recognise failures, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureRule>,
+    /// Exit codes with a meaning.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exit_codes: BTreeMap<i32, FailureReason>,
+}
+
+/// What a driver needs of the process that it talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Whether standard input is a pipe that the driver writes to; else it is the null device.
+    pub stdin: bool,
+}
+
+/// Something that an agent did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum AgentEvent {
+    /// Words of the model.
+    Text {
+        /// The words, or a piece of them.
+        text: String,
+    },
+    /// A tool was called.
+    ToolCall {
+        /// Its name.
+        name: String,
+    },
+    /// The agent's own session.
+    Session {
+        /// As the agent names it.
+        id: String,
+    },
+    /// What was used so far, in all.
+    Usage {
+        /// Amounts.
+        usage: Usage,
+    },
+    /// Something went wrong; not necessarily for good.
+    Error {
+        /// As the agent says it.
+        message: String,
+    },
+    /// The turn ended.
+    End {
+        /// Why, as the agent says it.
+        stop_reason: String,
+    },
+    /// A line that is an event and is not understood.
+    Other {
+        /// The event.
+        event: Value,
+    },
+    /// A line that is no event, or one too long to be read.
+    Raw {
+        /// Its beginning, as text.
+        line: String,
+    },
+}
+
+/// What the supervisor is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Pass this on.
+    Event(AgentEvent),
+    /// Write this to standard input.
+    Write(Bytes),
+    /// Close standard input.
+    CloseStdin,
+}
+
+/// Talks to one agent for one turn.
+pub trait Driver: Send + std::fmt::Debug {
+    /// What it needs.
+    fn launch(&self) -> Launch;
+    /// The process runs.
+    fn start(&mut self) -> Vec<Output>;
+    /// Bytes of standard output, cut anywhere.
+    fn stdout(&mut self, bytes: &[u8]) -> Vec<Output>;
+    /// Bytes of standard error, cut anywhere.
+    fn stderr(&mut self, bytes: &[u8]) -> Vec<Output>;
+    /// The turn is to end: what the agent should be told before the signals.
+    fn cancel(&mut self) -> Vec<Output>;
+    /// The process is gone and its output read to the end.
+    fn finish(self: Box<Self>, end: &TurnEnd) -> TurnOutcome;
+}
+
+/// Why there is no driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Later.
+    #[error("driver kind {0:?} is not implemented yet; use Exec or Jsonl")]
+    NotImplemented(DriverKind),
+    /// Jsonl without paths.
+    #[error("a Jsonl driver needs a dialect")]
+    NoDialect,
+    /// A rule that cannot be used.
+    #[error("failures[{index}].match.{field}: {because}")]
+    BadRule {
+        /// Which rule.
+        index: usize,
+        /// Which field of it.
+        field: &'static str,
+        /// What is wrong.
+        because: String,
+    },
+}
+
+/// The driver that a configuration asks for.
+///
+/// # Errors
+///
+/// When there is none, or the configuration is wrong.
+pub fn build(config: &DriverConfig) -> Result<Box<dyn Driver>, Error> {
+    let judge = turn::Judge::new(config)?;
+    match config.kind {
+        DriverKind::Exec => Ok(Box::new(exec::Exec::new(config, judge))),
+        kind @ (DriverKind::Jsonl
+        | DriverKind::Acp
+        | DriverKind::StreamJson
+        | DriverKind::AppServer
+        | DriverKind::Pty) => Err(Error::NotImplemented(kind)),
+    }
+}
+
+/// Whether this kind of driver is built.
+#[must_use]
+pub const fn is_implemented(kind: DriverKind) -> bool {
+    matches!(kind, DriverKind::Exec)
+}
+
+fn stdin_outputs(stdin: Option<&String>) -> Vec<Output> {
+    stdin.map_or_else(Vec::new, |text| {
+        vec![
+            Output::Write(Bytes::copy_from_slice(text.as_bytes())),
+            Output::CloseStdin,
+        ]
+    })
+}
+
+/// The last part of a stream, as text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tail {
+    bytes: std::collections::VecDeque<u8>,
+}
+
+impl Tail {
+    const KEEP: usize = 8 << 10;
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(Self::KEEP)..];
+        self.bytes.extend(bytes);
+        let excess = self.bytes.len().saturating_sub(Self::KEEP);
+        self.bytes.drain(..excess);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let bytes: Vec<u8> = self.bytes.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// At most `max` characters from the end, at the start of a line where there is one.
+pub(crate) fn last_words(text: &str, max: usize) -> String {
+    let text = text.trim();
+    let count = text.chars().count();
+    if count <= max {
+        return text.into();
+    }
+    let cut: String = text.chars().skip(count - max).collect();
+    match cut.split_once('\n') {
+        Some((_, rest)) if !rest.trim().is_empty() => rest.into(),
+        _ => cut,
+    }
+}

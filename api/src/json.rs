@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::meta::field_path::FieldPath;
 
-pub(crate) use parser::parse_located;
+pub(crate) use parser::{parse_all_located, parse_located};
 pub use spans::Mark;
 pub(crate) use spans::{Inner, Spans};
 
@@ -38,6 +38,8 @@ pub struct Duplicate {
     pub path: FieldPath,
     /// Line where it stands first, from 1.
     pub first_line: usize,
+    /// Column there, from 1.
+    pub first_column: usize,
     /// Line where it stands again.
     pub line: usize,
     /// Column there, from 1.

@@ -11,6 +11,7 @@
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
 //! | [`json`] | a strict reader for untrusted JSON |
+//! | [`manifest`] | the reader of YAML and JSON files, and the writer of `-o yaml` |
 //! | [`scheme`] | the list of kinds; defaults, validation, schema, columns, field selectors for all of them |
 //! | [`validation`] | faults of fields, and the rules of every kind |
 
@@ -18,6 +19,7 @@ pub mod coordination;
 pub mod core;
 pub mod json;
 pub mod logline;
+pub mod manifest;
 pub mod meta;
 pub mod resource;
 pub mod scheme;

@@ -191,10 +191,6 @@ impl Checker {
         self.warnings.push(warning.into());
     }
 
-    pub(crate) fn has_errors(&self) -> bool {
-        !self.errors.is_empty()
-    }
-
     /// The faults and the warnings.
     #[must_use]
     pub fn finish(self) -> (Vec<FieldError>, Vec<String>) {

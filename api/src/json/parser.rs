@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Number, Value};
 
-use super::spans::{Inner, Mark, Spans};
 use super::{Duplicate, Error, MAX_DEPTH};
+use super::{Inner, Mark, Spans};
 use crate::meta::field_path::Path;
 
 /// Most duplicates that are reported of one text.
@@ -35,6 +35,27 @@ pub(crate) fn parse_located(bytes: &[u8]) -> Result<Located, Error> {
         spans,
         duplicates: parser.duplicates,
     })
+}
+
+/// The values of a text that holds several, one after the other, up to the first fault. Lines count from `line`.
+pub(crate) fn parse_all_located(bytes: &[u8], line: usize) -> (Vec<Located>, Option<Error>) {
+    let mut parser = Parser::<true>::new(bytes);
+    parser.line = line;
+    let mut values = Vec::new();
+    loop {
+        parser.space();
+        if parser.at >= bytes.len() {
+            return (values, None);
+        }
+        match parser.value(&Path::root(), 0) {
+            Ok((value, spans)) => values.push(Located {
+                value,
+                spans,
+                duplicates: std::mem::take(&mut parser.duplicates),
+            }),
+            Err(error) => return (values, Some(error)),
+        }
+    }
 }
 
 struct Parser<'a, const TRACK: bool> {
@@ -195,6 +216,7 @@ impl<'a, const TRACK: bool> Parser<'a, TRACK> {
             self.duplicates.push(Duplicate {
                 path: path.key(key).to_field_path(),
                 first_line: first.key.line,
+                first_column: first.key.column,
                 line: at.line,
                 column: at.column,
             });

@@ -27,6 +27,8 @@ pub(crate) struct Spans {
 pub(crate) enum Inner {
     #[default]
     Leaf,
+    /// A scalar without quotes that is no text: its source.
+    Plain(Box<str>),
     List(Vec<Spans>),
     Map(BTreeMap<String, Spans>),
 }
@@ -49,7 +51,7 @@ impl Spans {
                 // A path that was read from text cannot tell a numeric key from an index.
                 (Inner::Map(entries), Segment::Index(index)) => entries.get(&index.to_string()),
                 (Inner::List(items), Segment::Index(index)) => items.get(*index),
-                (Inner::List(_), Segment::Key(_)) | (Inner::Leaf, _) => None,
+                (Inner::List(_), Segment::Key(_)) | (Inner::Leaf | Inner::Plain(_), _) => None,
             };
             match next {
                 Some(next) => here = next,

@@ -99,9 +99,9 @@ fn nesting_is_bounded() {
     assert!(refused(&"{\"a\":".repeat(100_000)).what.contains("deeper"));
 }
 
-fn any_json() -> impl Strategy<Value = serde_json::Value> {
+fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
-        Just(serde_json::Value::Null),
+        Just(Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
         any::<u64>().prop_map(Into::into),
@@ -112,7 +112,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
             proptest::collection::btree_map(any::<String>(), inner, 0..6)
-                .prop_map(|m| serde_json::Value::Object(m.into_iter().collect())),
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
         ]
     })
 }
@@ -122,7 +122,7 @@ proptest! {
     fn agrees_with_serde_json(value in any_json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
         let ours = parse(text.as_bytes()).unwrap();
-        let theirs: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let theirs: Value = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(ours.value, theirs);
         prop_assert!(ours.duplicates.is_empty());
     }
@@ -130,7 +130,7 @@ proptest! {
     #[test]
     fn never_panics_and_accepts_nothing_that_serde_json_refuses(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         if parse(&bytes).is_ok() {
-            prop_assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
+            prop_assert!(serde_json::from_slice::<Value>(&bytes).is_ok());
         }
     }
 
@@ -141,7 +141,7 @@ proptest! {
         let at = cut.index(bytes.len());
         bytes[at] = byte;
         if parse(&bytes).is_ok() {
-            prop_assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
+            prop_assert!(serde_json::from_slice::<Value>(&bytes).is_ok());
         }
         drop(parse(&bytes[..at]));
     }

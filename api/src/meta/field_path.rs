@@ -52,6 +52,13 @@ impl FieldPath {
         self
     }
 
+    /// One step further.
+    #[must_use]
+    pub fn step(mut self, segment: Segment) -> Self {
+        self.0.push(segment);
+        self
+    }
+
     /// The path of what holds this field; `None` at the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {

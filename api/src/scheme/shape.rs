@@ -166,25 +166,36 @@ impl Shape {
         }
     }
 
-    /// Whether the value at `path` is text; `None` where the schema does not say.
-    pub(crate) fn is_text(&self, path: &[crate::meta::field_path::Segment]) -> Option<bool> {
-        use crate::meta::field_path::Segment;
-        let Some((first, rest)) = path.split_first() else {
-            return match self {
-                Self::Text(_) | Self::Word(_) => Some(true),
-                Self::Any => None,
-                Self::Bool
-                | Self::Integer { .. }
-                | Self::Number
-                | Self::List(_)
-                | Self::Map(_)
-                | Self::Object { .. } => Some(false),
-            };
-        };
-        match (self, first) {
-            (Self::List(item), Segment::Index(_)) | (Self::Map(item), Segment::Key(_)) => item.is_text(rest),
-            (Self::Object { fields, .. }, Segment::Key(key)) => fields.get(key)?.is_text(rest),
-            _ => None,
+    /// Calls `found` for every scalar that is no text where the schema wants text.
+    pub(crate) fn each_misread_text(
+        &self,
+        value: &Value,
+        path: &Path<'_>,
+        found: &mut impl FnMut(&Path<'_>, &Value, bool),
+    ) {
+        match (self, value) {
+            (Self::Text(format), Value::Null | Value::Bool(_) | Value::Number(_)) => {
+                found(path, value, *format == Format::Free);
+            }
+            (Self::Word(_), Value::Null | Value::Bool(_) | Value::Number(_)) => found(path, value, true),
+            (Self::List(item), Value::Array(items)) => {
+                for (index, value) in items.iter().enumerate() {
+                    item.each_misread_text(value, &path.index(index), found);
+                }
+            }
+            (Self::Map(item), Value::Object(entries)) => {
+                for (key, value) in entries {
+                    item.each_misread_text(value, &path.key(key), found);
+                }
+            }
+            (Self::Object { fields, .. }, Value::Object(entries)) => {
+                for (key, value) in entries {
+                    if let Some(shape) = fields.get(key) {
+                        shape.each_misread_text(value, &path.key(key), found);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 

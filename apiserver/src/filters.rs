@@ -1,0 +1,62 @@
+//! The chain that every request goes through, outermost first.
+
+mod access;
+mod limits;
+mod panic;
+mod trace;
+mod warnings;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use panda_api::meta::{Clock, IdSource};
+
+use crate::authz::Authorizer;
+use crate::config::Limits;
+use crate::metrics::Metrics;
+
+pub(crate) use access::health_path;
+pub(crate) use limits::{BodyLimit, too_large};
+pub(crate) use trace::Traceparent;
+pub(crate) use warnings::Warnings;
+
+/// What the filters need.
+pub(crate) struct Filters {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) limits: Limits,
+}
+
+impl Filters {
+    /// Puts the chain around the routes.
+    pub(crate) fn around(self, routes: Router) -> Router {
+        let slots = Arc::new(limits::Slots::new(&self.limits, Arc::clone(&self.metrics)));
+        let access = Arc::new(access::Access { clock: self.clock, authorizer: self.authorizer });
+        let trace = Arc::new(trace::Trace { ids: self.ids, metrics: self.metrics });
+        let body = BodyLimit(self.limits.body_bytes);
+        let deadline = self.limits.request_timeout.get();
+        // `layer` wraps what is there, so the list reads from the inside out: the last line sees a request first.
+        routes
+            // what handlers want to say beside their answer, as Warning headers
+            .layer(axum::middleware::from_fn(warnings::collect))
+            // may this user do this? else 403
+            .layer(from_fn_with_state(Arc::clone(&access), access::authorize))
+            // who is it? else 401, but for health and version
+            .layer(from_fn_with_state(access, access::authenticate))
+            // a deadline, but for watches and logs: 504
+            .layer(from_fn_with_state(deadline, limits::deadline))
+            // bounded requests in flight, long ones counted apart: 429 with Retry-After
+            .layer(from_fn_with_state(slots, limits::in_flight))
+            // bounded bodies: 413
+            .layer(from_fn_with_state(body, limits::body))
+            // a panic is one request's 500, not the process's end
+            .layer(axum::middleware::from_fn(panic::catch))
+            // the request's id, its span (child of `traceparent`), its line in the metrics
+            .layer(from_fn_with_state(trace, trace::observe))
+            // what the request is about, for all of the above
+            .layer(axum::middleware::from_fn(trace::describe))
+    }
+}

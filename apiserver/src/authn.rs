@@ -55,15 +55,24 @@ impl Peer {
     /// A connection without a certificate.
     #[must_use]
     pub const fn anonymous() -> Self {
-        Self { user: None, not_after: i64::MAX }
+        Self {
+            user: None,
+            not_after: i64::MAX,
+        }
     }
 
     /// A connection whose verified certificate is `der`.
     #[must_use]
     pub fn from_certificate(der: &[u8]) -> Self {
         match pki::peer(der) {
-            Some((subject, not_after)) => Self { user: user(subject).map(Arc::new), not_after },
-            None => Self { user: None, not_after: 0 },
+            Some((subject, not_after)) => Self {
+                user: user(subject).map(Arc::new),
+                not_after,
+            },
+            None => Self {
+                user: None,
+                not_after: 0,
+            },
         }
     }
 
@@ -79,12 +88,17 @@ impl Peer {
 
 fn user(subject: Subject) -> Option<User> {
     let device = match (subject.user.strip_prefix(DEVICE_PREFIX), subject.device_uid) {
-        (Some(name), Some(uid)) if !name.is_empty() && !uid.is_empty() => {
-            Some(Device { name: name.to_owned(), uid })
-        }
+        (Some(name), Some(uid)) if !name.is_empty() && !uid.is_empty() => Some(Device {
+            name: name.to_owned(),
+            uid,
+        }),
         (None, None) => None,
         // A device's name without its uid, or the reverse, was not made by our signer.
         _ => return None,
     };
-    Some(User { name: subject.user, groups: subject.groups, device })
+    Some(User {
+        name: subject.user,
+        groups: subject.groups,
+        device,
+    })
 }

@@ -30,7 +30,10 @@ impl Authorizer for Fixed {
             return true;
         }
         if user.name == CONTROLLERS {
-            return request.target.as_ref().is_none_or(|target| target.resource != "secrets");
+            return request
+                .target
+                .as_ref()
+                .is_none_or(|target| target.resource != "secrets");
         }
         // Everybody who is known may look around, as with upstream's discovery role.
         request.target.is_none() && request.verb == Verb::Get && !request.path.starts_with("/metrics")
@@ -49,8 +52,16 @@ pub(crate) fn refusal(user: &User, request: &RequestInfo) -> String {
     } else {
         format!("{}.{}", target.resource, target.group)
     };
-    let object = target.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
-    let part = target.subresource.as_ref().map(|part| format!("/{part}")).unwrap_or_default();
+    let object = target
+        .name
+        .as_ref()
+        .map(|name| format!(" {name:?}"))
+        .unwrap_or_default();
+    let part = target
+        .subresource
+        .as_ref()
+        .map(|part| format!("/{part}"))
+        .unwrap_or_default();
     let place = if target.namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
@@ -73,7 +84,10 @@ mod tests {
         User {
             name: name.to_owned(),
             groups: groups.iter().map(|g| (*g).to_owned()).collect(),
-            device: device.then(|| Device { name: "pi".to_owned(), uid: "u".to_owned() }),
+            device: device.then(|| Device {
+                name: "pi".to_owned(),
+                uid: "u".to_owned(),
+            }),
         }
     }
 
@@ -90,7 +104,10 @@ mod tests {
         let rows = [
             (user("admin", &[MASTERS], false), [true, true, true, true]),
             (user(CONTROLLERS, &[], false), [false, true, true, true]),
-            (user("panda:device:pi", &[MASTERS], true), [false, false, true, false]),
+            (
+                user("panda:device:pi", &[MASTERS], true),
+                [false, false, true, false],
+            ),
             (user("jo", &["staff"], false), [false, false, false, true]),
         ];
         for (user, want) in rows {

@@ -48,16 +48,27 @@ pub(crate) fn decode(
         Encoding::Yaml => {
             let value = serde_yaml::from_slice(bytes)
                 .map_err(|error| Failure::bad_request(format!("the body is not YAML: {error}")))?;
-            json::Document { value, duplicates: Vec::new() }
+            json::Document {
+                value,
+                duplicates: Vec::new(),
+            }
         }
     };
     if validation.is_none()
         && let Some(first) = document.duplicates.first()
     {
-        return Err(Failure::bad_request(format!("{first}: remove one of them, or set fieldValidation to Warn")));
+        return Err(Failure::bad_request(format!(
+            "{first}: remove one of them, or set fieldValidation to Warn"
+        )));
     }
-    let duplicates = document.duplicates.iter().map(|found| format!("duplicate field \"{}\"", found.path));
-    Ok(Decoded { value: document.value, duplicates: duplicates.collect() })
+    let duplicates = document
+        .duplicates
+        .iter()
+        .map(|found| format!("duplicate field \"{}\"", found.path));
+    Ok(Decoded {
+        value: document.value,
+        duplicates: duplicates.collect(),
+    })
 }
 
 #[cfg(test)]
@@ -69,7 +80,11 @@ mod tests {
         let body = b"{\"a\": 1,\n\"a\": 2}";
         let refused = decode(body, Encoding::Json, None).unwrap_err();
         assert_eq!(refused.status().code, 400);
-        assert!(refused.status().message.contains("lines 1 and 2"), "{}", refused.status().message);
+        assert!(
+            refused.status().message.contains("lines 1 and 2"),
+            "{}",
+            refused.status().message
+        );
         let kept = decode(body, Encoding::Json, Some(FieldValidation::Warn)).unwrap();
         assert_eq!(kept.value, serde_json::json!({"a": 2}));
         assert_eq!(kept.duplicates, ["duplicate field \"a\""]);
@@ -80,7 +95,13 @@ mod tests {
         for body in [&b""[..], b"{", b"\xff", b"{} {}"] {
             assert_eq!(decode(body, Encoding::Json, None).unwrap_err().status().code, 400);
         }
-        assert_eq!(decode(b"a: [", Encoding::Yaml, None).unwrap_err().status().code, 400);
-        assert_eq!(decode(b"a: 1", Encoding::Yaml, None).unwrap().value, serde_json::json!({"a": 1}));
+        assert_eq!(
+            decode(b"a: [", Encoding::Yaml, None).unwrap_err().status().code,
+            400
+        );
+        assert_eq!(
+            decode(b"a: 1", Encoding::Yaml, None).unwrap().value,
+            serde_json::json!({"a": 1})
+        );
     }
 }

@@ -123,7 +123,9 @@ impl Config {
     /// When the object is another one, or a bound is zero.
     pub fn validate(&self) -> Result<(), Error> {
         if self.api_version != API_VERSION || self.kind != KIND {
-            return Err(Error::Kind { found: format!("{} {}", self.api_version, self.kind) });
+            return Err(Error::Kind {
+                found: format!("{} {}", self.api_version, self.kind),
+            });
         }
         let limits = &self.limits;
         let counts = [
@@ -140,7 +142,12 @@ impl Config {
             ("requestTimeout", &limits.request_timeout),
         ];
         let zero = counts.iter().find(|(_, n)| *n == 0).map(|(field, _)| *field);
-        let zero = zero.or_else(|| times.iter().find(|(_, t)| t.get().is_zero()).map(|(field, _)| *field));
+        let zero = zero.or_else(|| {
+            times
+                .iter()
+                .find(|(_, t)| t.get().is_zero())
+                .map(|(field, _)| *field)
+        });
         match zero {
             Some(field) => Err(Error::Zero { field }),
             None => Ok(()),
@@ -154,7 +161,8 @@ mod tests {
 
     #[test]
     fn defaults_are_filled_in_and_unknown_fields_refused() {
-        let text = r#"{"apiVersion":"config.panda.dev/v1alpha1","kind":"ApiServerConfiguration","dataDir":"/d"}"#;
+        let text =
+            r#"{"apiVersion":"config.panda.dev/v1alpha1","kind":"ApiServerConfiguration","dataDir":"/d"}"#;
         let config: Config = serde_json::from_str(text).unwrap();
         assert_eq!(config, Config::new("/d"));
         config.validate().unwrap();
@@ -162,8 +170,14 @@ mod tests {
         assert!(serde_json::from_str::<Config>(&typo).is_err());
         let zero = text.replace("\"/d\"", "\"/d\",\"limits\":{\"bodyBytes\":0}");
         let zero: Config = serde_json::from_str(&zero).unwrap();
-        assert_eq!(zero.validate().unwrap_err().to_string(), "limits.bodyBytes must not be zero");
-        let other = Config { kind: "Task".to_owned(), ..config };
+        assert_eq!(
+            zero.validate().unwrap_err().to_string(),
+            "limits.bodyBytes must not be zero"
+        );
+        let other = Config {
+            kind: "Task".to_owned(),
+            ..config
+        };
         assert!(matches!(other.validate(), Err(Error::Kind { .. })));
     }
 }

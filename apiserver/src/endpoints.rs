@@ -61,7 +61,10 @@ impl Call {
     }
 
     pub(crate) fn traceparent(&self) -> Option<String> {
-        self.parts.extensions.get::<Traceparent>().map(|trace| trace.0.clone())
+        self.parts
+            .extensions
+            .get::<Traceparent>()
+            .map(|trace| trace.0.clone())
     }
 }
 
@@ -74,18 +77,29 @@ pub(crate) async fn dispatch(State(api): State<Arc<Api>>, request: Request) -> R
 }
 
 async fn route(api: &Arc<Api>, request: Request) -> Result<Response, Failure> {
-    let info = request.extensions().get::<Arc<RequestInfo>>().cloned().ok_or_else(Failure::no_route)?;
+    let info = request
+        .extensions()
+        .get::<Arc<RequestInfo>>()
+        .cloned()
+        .ok_or_else(Failure::no_route)?;
     let Some(target) = info.target.clone() else {
         return general(api, &info, &request);
     };
     let (parts, body) = request.into_parts();
-    let kind = registry::find(&target.group, &target.version, &target.resource).ok_or_else(Failure::no_route)?;
+    let kind =
+        registry::find(&target.group, &target.version, &target.resource).ok_or_else(Failure::no_route)?;
     if !kind.namespaced && !target.namespace.is_empty() {
         return Err(Failure::no_route());
     }
     let params = Params::of(&parts.uri)?;
     let warnings = parts.extensions.get::<Warnings>().cloned().unwrap_or_default();
-    let call = Call { kind, target, params, parts, warnings };
+    let call = Call {
+        kind,
+        target,
+        params,
+        parts,
+        warnings,
+    };
     if call.target.name.is_none() {
         return match info.verb {
             Verb::List => read::list(api, &call).await,

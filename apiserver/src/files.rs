@@ -40,12 +40,20 @@ pub enum Error {
 
 fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
-    move |source| Error::Io { operation, path, source }
+    move |source| Error::Io {
+        operation,
+        path,
+        source,
+    }
 }
 
 /// Makes a directory that only its owner may enter; an existing one is left as it is.
 pub(crate) fn private_dir(path: &Path) -> Result<(), Error> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("create", path))
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(failed("create", path))
 }
 
 /// Reads a private file; nothing when it does not exist.
@@ -55,14 +63,26 @@ pub(crate) fn read_private(path: &Path) -> Result<Option<Vec<u8>>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("open", path)(error)),
     };
-    let mode = file.metadata().map_err(failed("stat", path))?.permissions().mode() & 0o777;
+    let mode = file
+        .metadata()
+        .map_err(failed("stat", path))?
+        .permissions()
+        .mode()
+        & 0o777;
     if mode & 0o077 != 0 {
-        return Err(Error::Exposed { path: path.to_owned(), mode });
+        return Err(Error::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
     }
     let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed("read", path))?;
+    file.take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed("read", path))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(Error::TooLarge { path: path.to_owned() });
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+        });
     }
     Ok(Some(bytes))
 }
@@ -73,7 +93,9 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), E
     let temporary = path.with_file_name(format!(".{name}.tmp"));
     // Left behind by a crash: never used, and perhaps with other permissions.
     match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &temporary)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("remove", &temporary)(error));
+        }
         _ => {}
     }
     let mut file = OpenOptions::new()
@@ -86,7 +108,9 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), E
     file.sync_all().map_err(failed("sync", &temporary))?;
     fs::rename(&temporary, path).map_err(failed("rename", &temporary))?;
     if let Some(parent) = path.parent() {
-        File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))?;
+        File::open(parent)
+            .and_then(|dir| dir.sync_all())
+            .map_err(failed("sync", parent))?;
     }
     Ok(())
 }
@@ -105,6 +129,9 @@ mod tests {
         assert_eq!(read_private(&path).unwrap().unwrap(), b"whole");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(read_private(&path), Err(Error::Exposed { mode: 0o644, .. })));
+        assert!(matches!(
+            read_private(&path),
+            Err(Error::Exposed { mode: 0o644, .. })
+        ));
     }
 }

@@ -34,8 +34,14 @@ impl Filters {
     /// Puts the chain around the routes.
     pub(crate) fn around(self, routes: Router) -> Router {
         let slots = Arc::new(limits::Slots::new(&self.limits, Arc::clone(&self.metrics)));
-        let access = Arc::new(access::Access { clock: self.clock, authorizer: self.authorizer });
-        let trace = Arc::new(trace::Trace { ids: self.ids, metrics: self.metrics });
+        let access = Arc::new(access::Access {
+            clock: self.clock,
+            authorizer: self.authorizer,
+        });
+        let trace = Arc::new(trace::Trace {
+            ids: self.ids,
+            metrics: self.metrics,
+        });
         let body = BodyLimit(self.limits.body_bytes);
         let deadline = self.limits.request_timeout.get();
         // `layer` wraps what is there, so the list reads from the inside out: the last line sees a request first.

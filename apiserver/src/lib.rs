@@ -1,1 +1,45 @@
-//! panda-apiserver
+//! The API server: one TLS port that serves Panda's kinds over the wire of Kubernetes.
+//!
+//! It must not depend on controllers, the agentlet or the command line; it reaches storage only through the traits
+//! of `panda-store`, and kinds only through [`panda_api::scheme`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`server`] | `Config` → [`Server::build`] → [`Server::run`] |
+//! | [`config`] | the configuration object |
+//! | [`registry`] | objects over the store, in process: what every endpoint and service reads and writes through |
+//! | [`pki`], [`tls`] | the certificate authority, certificates, kubeconfigs |
+//! | [`authn`], [`authz`] | who asks, and what they may do |
+//! | [`request`], [`respond`] | what a request is about; answers and failures |
+//! | [`patch`] | merge patch and JSON patch |
+//! | [`telemetry`] | logs and traces of a process, for binaries |
+//! | `filters` | the chain that every request goes through, as a list |
+//! | `endpoints` | the verbs, discovery, OpenAPI, health |
+//! | `listener` | the accept loop |
+//! | `housekeeping` | what ends by itself: old Events |
+
+pub mod authn;
+pub mod authz;
+mod body;
+pub mod config;
+mod endpoints;
+mod files;
+mod filters;
+mod housekeeping;
+mod listener;
+mod metrics;
+mod negotiate;
+pub mod patch;
+pub mod pki;
+mod query;
+pub mod registry;
+pub mod request;
+pub mod respond;
+pub mod server;
+pub mod telemetry;
+pub mod tls;
+
+pub use config::Config;
+pub use metrics::SharedRegistry;
+pub use registry::Registry;
+pub use server::{Deps, Server};

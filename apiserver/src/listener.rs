@@ -62,7 +62,10 @@ impl Peers {
         }
         *count += 1;
         drop(open);
-        Some(Place { peers: Arc::clone(self), address })
+        Some(Place {
+            peers: Arc::clone(self),
+            address,
+        })
     }
 }
 
@@ -96,7 +99,10 @@ impl Listener {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept a connection");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "cannot accept a connection"
+                    );
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -127,7 +133,10 @@ impl Listener {
         drop(listener);
         tracker.close();
         if tokio::time::timeout(drain, tracker.wait()).await.is_err() {
-            tracing::info!(connections = tracker.len(), "connections are cut, they did not end in time");
+            tracing::info!(
+                connections = tracker.len(),
+                "connections are cut, they did not end in time"
+            );
             cut.cancel();
             tracker.wait().await;
         }
@@ -159,7 +168,11 @@ impl Listener {
             answer(router.clone(), request, peer.clone(), address)
         });
         let io = TokioIo::new(stream);
-        if http2 { self.http2(io, service, stop).await } else { self.http1(io, service, stop).await }
+        if http2 {
+            self.http2(io, service, stop).await
+        } else {
+            self.http1(io, service, stop).await
+        }
     }
 
     async fn http1<S>(
@@ -231,7 +244,10 @@ async fn answer(
     router.oneshot(request).await
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is used as a function for map_err")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is used as a function for map_err"
+)]
 fn describe(error: io::Error) -> String {
     format!("handshake failed: {error}")
 }

@@ -14,7 +14,9 @@ use prometheus_client::registry::Registry;
 pub type SharedRegistry = Arc<Mutex<Registry>>;
 
 /// Upper bounds of the duration buckets, in seconds.
-const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+const BUCKETS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {
@@ -65,20 +67,43 @@ impl Metrics {
             "Time until the answer began, watches left out",
             metrics.durations.clone(),
         );
-        registry.register("requests_in_flight", "Requests being answered", metrics.in_flight.clone());
+        registry.register(
+            "requests_in_flight",
+            "Requests being answered",
+            metrics.in_flight.clone(),
+        );
         registry.register("watchers", "Open watches", metrics.watchers.clone());
         registry.register("connections", "Open connections", metrics.connections.clone());
-        registry.register("connections_refused", "Connections over a bound", metrics.refused.clone());
-        registry.register("requests_dropped", "Requests answered with 429", metrics.dropped.clone());
+        registry.register(
+            "connections_refused",
+            "Connections over a bound",
+            metrics.refused.clone(),
+        );
+        registry.register(
+            "requests_dropped",
+            "Requests answered with 429",
+            metrics.dropped.clone(),
+        );
         Arc::new(metrics)
     }
 
     pub(crate) fn answered(&self, verb: &'static str, resource: &str, code: u16) {
-        self.requests.get_or_create(&Request { verb, resource: resource.to_owned(), code }).inc();
+        self.requests
+            .get_or_create(&Request {
+                verb,
+                resource: resource.to_owned(),
+                code,
+            })
+            .inc();
     }
 
     pub(crate) fn took(&self, verb: &'static str, resource: &str, seconds: f64) {
-        self.durations.get_or_create(&Timed { verb, resource: resource.to_owned() }).observe(seconds);
+        self.durations
+            .get_or_create(&Timed {
+                verb,
+                resource: resource.to_owned(),
+            })
+            .observe(seconds);
     }
 
     pub(crate) fn refused_connection(&self) {

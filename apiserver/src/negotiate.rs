@@ -45,17 +45,25 @@ pub(crate) struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     pub(crate) fn parameter(&self, name: &str) -> Option<&'a str> {
-        self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
+        self.parameters
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| *value)
     }
 
     pub(crate) fn is_json(&self) -> bool {
-        ["application/json", "application/*", "*/*"].iter().any(|json| self.media.eq_ignore_ascii_case(json))
+        ["application/json", "application/*", "*/*"]
+            .iter()
+            .any(|json| self.media.eq_ignore_ascii_case(json))
     }
 }
 
 /// The entries of all `Accept` headers, in order. None: everything is fine.
 pub(crate) fn accept(headers: &HeaderMap) -> Vec<Entry<'_>> {
-    let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let texts = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     texts
         .flat_map(|text| text.split(','))
         .filter_map(|entry| {
@@ -87,7 +95,9 @@ fn one_form(entry: &Entry<'_>) -> Option<Form> {
     if !entry.is_json() {
         return None;
     }
-    let Some(wanted) = entry.parameter("as") else { return Some(Form::Object) };
+    let Some(wanted) = entry.parameter("as") else {
+        return Some(Form::Object);
+    };
     if entry.parameter("g") != Some(META_GROUP) {
         return None;
     }
@@ -113,7 +123,12 @@ pub(crate) enum Encoding {
 /// The media type of a body, without parameters, lower case; nothing when the header is absent.
 pub(crate) fn content_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-    let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let media = text
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     (!media.is_empty()).then_some(media)
 }
 
@@ -131,7 +146,9 @@ pub(crate) fn unsupported(found: &str, accepted: &str) -> Failure {
     let found: String = found.chars().take(128).collect();
     Failure::new(
         Reason::UnsupportedMediaType,
-        format!("the body of the request was in an unknown format ({found}) - accepted media types include: {accepted}"),
+        format!(
+            "the body of the request was in an unknown format ({found}) - accepted media types include: {accepted}"
+        ),
     )
 }
 
@@ -157,12 +174,27 @@ mod tests {
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
                 Some(Form::Table(V1)),
             ),
-            ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", Some(Form::Object)),
+            (
+                "application/json;as=Table;v=v2;g=meta.k8s.io, application/json",
+                Some(Form::Object),
+            ),
             ("application/json;as=Table;v=v2;g=meta.k8s.io", None),
-            ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", Some(Form::Table(V1Beta1))),
-            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Some(Form::Partial(V1))),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Form::Partial(V1))),
-            ("application/vnd.kubernetes.protobuf,application/json", Some(Form::Object)),
+            (
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
+                Some(Form::Table(V1Beta1)),
+            ),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Some(Form::Partial(V1)),
+            ),
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Some(Form::Partial(V1)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                Some(Form::Object),
+            ),
             ("application/vnd.kubernetes.protobuf", None),
             ("text/html, application/xml;q=0.9", None),
         ] {
@@ -175,11 +207,17 @@ mod tests {
     fn a_body_without_a_type_is_json_and_protobuf_is_refused() {
         let mut headers = HeaderMap::new();
         assert_eq!(encoding(&headers).unwrap(), Encoding::Json);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("Application/JSON; charset=utf-8"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("Application/JSON; charset=utf-8"),
+        );
         assert_eq!(encoding(&headers).unwrap(), Encoding::Json);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
         assert_eq!(encoding(&headers).unwrap(), Encoding::Yaml);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/vnd.kubernetes.protobuf"),
+        );
         assert_eq!(encoding(&headers).unwrap_err().status().code, 415);
     }
 }

@@ -56,6 +56,14 @@ pub enum Error {
         #[source]
         source: rcgen::Error,
     },
+    /// The generator of certificates writes one group only.
+    #[error("a certificate for {user} cannot carry {count} groups, one at most")]
+    Groups {
+        /// For whom.
+        user: String,
+        /// How many were asked for.
+        count: usize,
+    },
     /// A host name cannot stand in a certificate.
     #[error("{0:?} is neither a host name nor an address")]
     Name(String),
@@ -86,13 +94,24 @@ impl std::fmt::Debug for Identity {
 
 impl Identity {
     fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, Error> {
-        let damaged = |detail: &str| Error::Damaged { path: path.to_owned(), detail: detail.to_owned() };
+        let damaged = |detail: &str| Error::Damaged {
+            path: path.to_owned(),
+            detail: detail.to_owned(),
+        };
         let text = String::from_utf8(bytes).map_err(|_| damaged("not text"))?;
-        let at = text.find(KEY_MARK).ok_or_else(|| damaged("no private key in it"))?;
+        let at = text
+            .find(KEY_MARK)
+            .ok_or_else(|| damaged("no private key in it"))?;
         let (certificate, key) = text.split_at(at);
-        let identity = Self { certificate_pem: certificate.to_owned(), key_pem: key.to_owned() };
-        let key = KeyPair::from_pem(&identity.key_pem).map_err(|_| damaged("its private key cannot be read"))?;
-        let spki = identity.inspect(|cert| cert.public_key().raw.to_vec()).map_err(|e| damaged(&e))?;
+        let identity = Self {
+            certificate_pem: certificate.to_owned(),
+            key_pem: key.to_owned(),
+        };
+        let key =
+            KeyPair::from_pem(&identity.key_pem).map_err(|_| damaged("its private key cannot be read"))?;
+        let spki = identity
+            .inspect(|cert| cert.public_key().raw.to_vec())
+            .map_err(|e| damaged(&e))?;
         if spki != key.subject_public_key_info() {
             return Err(damaged("the key is not the certificate's"));
         }
@@ -119,7 +138,9 @@ pub struct Pki {
 
 impl std::fmt::Debug for Pki {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pki").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Pki")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -139,11 +160,20 @@ impl Pki {
                 ca
             }
         };
-        let damaged = |source: rcgen::Error| Error::Damaged { path: path.clone(), detail: source.to_string() };
+        let damaged = |source: rcgen::Error| Error::Damaged {
+            path: path.clone(),
+            detail: source.to_string(),
+        };
         let key = KeyPair::from_pem(&ca.key_pem).map_err(damaged)?;
         let issuer = Issuer::from_ca_cert_pem(&ca.certificate_pem, key).map_err(damaged)?;
         files::write_atomic(&dir.join("ca.crt"), ca.certificate_pem.as_bytes(), 0o644)?;
-        Ok(Self { dir: dir.to_owned(), issuer, ca, clock, ids })
+        Ok(Self {
+            dir: dir.to_owned(),
+            issuer,
+            ca,
+            clock,
+            ids,
+        })
     }
 
     /// The authority's certificate, for clients.
@@ -155,7 +185,10 @@ impl Pki {
     /// `sha256:` and the digest of the authority's public key, for clients to pin (`--ca-cert-hash`).
     #[must_use]
     pub fn ca_hash(&self) -> String {
-        format!("sha256:{}", hex::encode(Sha256::digest(self.issuer.key().subject_public_key_info())))
+        format!(
+            "sha256:{}",
+            hex::encode(Sha256::digest(self.issuer.key().subject_public_key_info()))
+        )
     }
 
     /// The server's certificate for `names` (hosts and addresses; loopback is always added), made or renewed
@@ -165,24 +198,36 @@ impl Pki {
     /// When a name is none, or a file cannot be used.
     pub fn server(&self, names: &[String]) -> Result<Identity, Error> {
         let mut sans = Vec::new();
-        for name in names.iter().map(String::as_str).chain(["localhost", "127.0.0.1", "::1"]) {
+        for name in names
+            .iter()
+            .map(String::as_str)
+            .chain(["localhost", "127.0.0.1", "::1"])
+        {
             let san = match name.parse::<IpAddr>() {
                 Ok(address) => SanType::IpAddress(address),
-                Err(_) => {
-                    SanType::DnsName(name.to_owned().try_into().map_err(|_| Error::Name(name.to_owned()))?)
-                }
+                Err(_) => SanType::DnsName(
+                    name.to_owned()
+                        .try_into()
+                        .map_err(|_| Error::Name(name.to_owned()))?,
+                ),
             };
             if !sans.contains(&san) {
                 sans.push(san);
             }
         }
         let wanted = sans.clone();
-        self.load_or_make("server", |cert| has_names(cert, &wanted), || {
-            let mut params = self.leaf("panda-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
-            params.distinguished_name.push(DnType::CommonName, "panda-apiserver");
-            params.subject_alt_names = sans;
-            params
-        })
+        self.load_or_make(
+            "server",
+            |cert| has_names(cert, &wanted),
+            || {
+                let mut params = self.leaf(ExtendedKeyUsagePurpose::ServerAuth);
+                params
+                    .distinguished_name
+                    .push(DnType::CommonName, "panda-apiserver");
+                params.subject_alt_names = sans;
+                params
+            },
+        )
     }
 
     /// A client's certificate, kept in `FILE.pem`, made or renewed when needed.
@@ -191,7 +236,8 @@ impl Pki {
     /// When a file cannot be used or the subject cannot stand in a certificate.
     pub fn client(&self, file: &str, subject: &Subject) -> Result<Identity, Error> {
         let params = self.client_params(subject)?;
-        let fits = |cert: &X509Certificate<'_>| subject::read(cert).is_some_and(|found| found.subject == *subject);
+        let fits =
+            |cert: &X509Certificate<'_>| subject::read(cert).is_some_and(|found| found.subject == *subject);
         self.load_or_make(file, fits, || params)
     }
 
@@ -205,10 +251,20 @@ impl Pki {
     }
 
     fn client_params(&self, subject: &Subject) -> Result<CertificateParams, Error> {
-        let mut params = self.leaf(&subject.user, ExtendedKeyUsagePurpose::ClientAuth);
-        params.distinguished_name.push(DnType::CommonName, subject.user.as_str());
+        if subject.groups.len() > 1 {
+            return Err(Error::Groups {
+                user: subject.user.clone(),
+                count: subject.groups.len(),
+            });
+        }
+        let mut params = self.leaf(ExtendedKeyUsagePurpose::ClientAuth);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, subject.user.as_str());
         for group in &subject.groups {
-            params.distinguished_name.push(DnType::OrganizationName, group.as_str());
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, group.as_str());
         }
         if let Some(uid) = &subject.device_uid {
             let urn = format!("{}{uid}", subject::DEVICE_URN);
@@ -218,7 +274,7 @@ impl Pki {
         Ok(params)
     }
 
-    fn leaf(&self, _subject: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
+    fn leaf(&self, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
         let mut params = CertificateParams::default();
         set_life(&mut params, self.clock.as_ref(), self.ids.as_ref(), LEAF_LIFE);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -228,10 +284,16 @@ impl Pki {
     }
 
     fn sign(&self, subject: &str, params: CertificateParams) -> Result<Identity, Error> {
-        let failed = |source| Error::Issue { subject: subject.to_owned(), source };
+        let failed = |source| Error::Issue {
+            subject: subject.to_owned(),
+            source,
+        };
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+        Ok(Identity {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        })
     }
 
     fn load_or_make(
@@ -252,7 +314,10 @@ impl Pki {
                         && authority_key_id(cert) == ca_key
                         && fits(cert)
                 })
-                .map_err(|detail| Error::Damaged { path: path.clone(), detail })?;
+                .map_err(|detail| Error::Damaged {
+                    path: path.clone(),
+                    detail,
+                })?;
             if good {
                 return Ok(identity);
             }
@@ -264,16 +329,25 @@ impl Pki {
 }
 
 fn make_ca(clock: &dyn Clock, ids: &dyn IdSource) -> Result<Identity, Error> {
-    let failed = |source| Error::Issue { subject: "panda-ca".to_owned(), source };
+    let failed = |source| Error::Issue {
+        subject: "panda-ca".to_owned(),
+        source,
+    };
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
     let mut params = CertificateParams::default();
     set_life(&mut params, clock, ids, CA_LIFE);
     params.distinguished_name.push(DnType::CommonName, "panda-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages =
-        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
     let certificate = params.self_signed(&key).map_err(failed)?;
-    Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    Ok(Identity {
+        certificate_pem: certificate.pem(),
+        key_pem: key.serialize_pem(),
+    })
 }
 
 fn set_life(params: &mut CertificateParams, clock: &dyn Clock, ids: &dyn IdSource, life: Duration) {
@@ -294,7 +368,9 @@ fn write_identity(path: &Path, identity: &Identity) -> Result<(), Error> {
 }
 
 fn has_names(cert: &X509Certificate<'_>, wanted: &[SanType]) -> bool {
-    let Ok(Some(found)) = cert.subject_alternative_name() else { return false };
+    let Ok(Some(found)) = cert.subject_alternative_name() else {
+        return false;
+    };
     wanted.iter().all(|want| {
         found.value.general_names.iter().any(|name| match (want, name) {
             (SanType::DnsName(want), GeneralName::DNSName(name)) => want.as_str() == *name,
@@ -306,15 +382,19 @@ fn has_names(cert: &X509Certificate<'_>, wanted: &[SanType]) -> bool {
 }
 
 fn key_id(cert: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    cert.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
-        _ => None,
-    })
+    cert.extensions()
+        .iter()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        })
 }
 
 fn authority_key_id(cert: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    cert.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0.to_vec()),
-        _ => None,
-    })
+    cert.extensions()
+        .iter()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0.to_vec()),
+            _ => None,
+        })
 }

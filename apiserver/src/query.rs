@@ -24,7 +24,10 @@ impl Params {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// A parameter that is there and not empty.
@@ -37,15 +40,21 @@ impl Params {
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, Failure> {
-        let Some(text) = self.text(name) else { return Ok(None) };
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
         let number = text.parse();
         number.map(Some).map_err(|_| {
-            Failure::bad_request(format!("invalid value {text:?} of parameter {name}: want a number that is not negative"))
+            Failure::bad_request(format!(
+                "invalid value {text:?} of parameter {name}: want a number that is not negative"
+            ))
         })
     }
 
     pub(crate) fn limit(&self) -> Result<Option<usize>, Failure> {
-        Ok(self.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)))
+        Ok(self
+            .number("limit")?
+            .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)))
     }
 
     pub(crate) fn timeout_seconds(&self) -> Result<Option<u64>, Failure> {
@@ -58,10 +67,14 @@ impl Params {
 
     /// `resourceVersion`; nothing when it is absent or empty.
     pub(crate) fn version(&self) -> Result<Option<Revision>, Failure> {
-        let Some(text) = self.text("resourceVersion") else { return Ok(None) };
+        let Some(text) = self.text("resourceVersion") else {
+            return Ok(None);
+        };
         let version = text.parse();
         version.map(Some).map_err(|_| {
-            Failure::bad_request(format!("invalid resourceVersion {text:?}: want one that the server gave"))
+            Failure::bad_request(format!(
+                "invalid resourceVersion {text:?}: want one that the server gave"
+            ))
         })
     }
 
@@ -73,7 +86,12 @@ impl Params {
     /// Which state a list shows.
     pub(crate) fn list_version(&self) -> Result<AtVersion, Failure> {
         if self.get("sendInitialEvents").is_some() {
-            return Err(invalid("ListOptions", "sendInitialEvents", "FieldValueForbidden", "Forbidden: only a watch sends initial events"));
+            return Err(invalid(
+                "ListOptions",
+                "sendInitialEvents",
+                "FieldValueForbidden",
+                "Forbidden: only a watch sends initial events",
+            ));
         }
         let version = self.version()?;
         match (self.text("resourceVersionMatch"), version) {
@@ -94,13 +112,22 @@ impl Params {
                 "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
             )),
             (Some("Exact"), Some(version)) => Ok(AtVersion::Exact(version)),
-            (Some(other), Some(_)) => Err(not_supported("ListOptions", "resourceVersionMatch", other, &["NotOlderThan", "Exact"])),
+            (Some(other), Some(_)) => Err(not_supported(
+                "ListOptions",
+                "resourceVersionMatch",
+                other,
+                &["NotOlderThan", "Exact"],
+            )),
         }
     }
 
     pub(crate) fn dry_run(&self) -> Result<bool, Failure> {
-        let values: Vec<&str> =
-            self.0.iter().filter(|(key, _)| key == "dryRun").map(|(_, value)| value.as_str()).collect();
+        let values: Vec<&str> = self
+            .0
+            .iter()
+            .filter(|(key, _)| key == "dryRun")
+            .map(|(_, value)| value.as_str())
+            .collect();
         dry_run(&values)
     }
 
@@ -111,7 +138,12 @@ impl Params {
             Some("Strict") => Ok(Some(FieldValidation::Strict)),
             Some("Warn") => Ok(Some(FieldValidation::Warn)),
             Some("Ignore") => Ok(Some(FieldValidation::Ignore)),
-            Some(other) => Err(not_supported("PatchOptions", "fieldValidation", other, &["Ignore", "Warn", "Strict"])),
+            Some(other) => Err(not_supported(
+                "PatchOptions",
+                "fieldValidation",
+                other,
+                &["Ignore", "Warn", "Strict"],
+            )),
         }
     }
 
@@ -124,9 +156,12 @@ impl Params {
                 "FieldValueTooLong",
                 "Too long: may not be more than 128 bytes",
             )),
-            Some(name) if name.chars().any(char::is_control) => {
-                Err(invalid("PatchOptions", "fieldManager", "FieldValueInvalid", "Invalid value: must be printable"))
-            }
+            Some(name) if name.chars().any(char::is_control) => Err(invalid(
+                "PatchOptions",
+                "fieldManager",
+                "FieldValueInvalid",
+                "Invalid value: must be printable",
+            )),
             _ => Ok(()),
         }
     }
@@ -143,15 +178,24 @@ pub(crate) fn dry_run(values: &[&str]) -> Result<bool, Failure> {
 fn not_supported(kind: &str, field: &str, found: &str, known: &[&str]) -> Failure {
     let found: String = found.chars().take(128).collect();
     let known: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
-    let text = format!("Unsupported value: {found:?}: supported values: {}", known.join(", "));
+    let text = format!(
+        "Unsupported value: {found:?}: supported values: {}",
+        known.join(", ")
+    );
     invalid(kind, field, "FieldValueNotSupported", &text)
 }
 
 /// 422 about an option of a request.
 pub(crate) fn invalid(kind: &str, field: &str, reason: &str, text: &str) -> Failure {
-    let mut status =
-        Status::failure(Reason::Invalid, format!("{kind}.meta.k8s.io \"\" is invalid: {field}: {text}"));
-    let cause = StatusCause { reason: reason.to_owned(), message: text.to_owned(), field: field.to_owned() };
+    let mut status = Status::failure(
+        Reason::Invalid,
+        format!("{kind}.meta.k8s.io \"\" is invalid: {field}: {text}"),
+    );
+    let cause = StatusCause {
+        reason: reason.to_owned(),
+        message: text.to_owned(),
+        field: field.to_owned(),
+    };
     status.details = Some(StatusDetails {
         group: "meta.k8s.io".to_owned(),
         kind: kind.to_owned(),
@@ -175,7 +219,10 @@ mod tests {
         assert_eq!(ok(""), AtVersion::Newest);
         assert_eq!(ok("resourceVersion=0"), AtVersion::Newest);
         assert_eq!(ok("resourceVersion=7"), AtVersion::NotOlderThan(Revision(7)));
-        assert_eq!(ok("resourceVersion=7&resourceVersionMatch=Exact"), AtVersion::Exact(Revision(7)));
+        assert_eq!(
+            ok("resourceVersion=7&resourceVersionMatch=Exact"),
+            AtVersion::Exact(Revision(7))
+        );
         for (query, code) in [
             ("resourceVersionMatch=Exact", 422),
             ("resourceVersion=0&resourceVersionMatch=Exact", 422),
@@ -183,7 +230,11 @@ mod tests {
             ("resourceVersion=x", 400),
             ("sendInitialEvents=true", 422),
         ] {
-            assert_eq!(params(query).list_version().unwrap_err().status().code, code, "{query}");
+            assert_eq!(
+                params(query).list_version().unwrap_err().status().code,
+                code,
+                "{query}"
+            );
         }
     }
 
@@ -192,7 +243,14 @@ mod tests {
         assert!(params("dryRun=All").dry_run().unwrap());
         assert!(!params("").dry_run().unwrap());
         assert_eq!(params("dryRun=Some").dry_run().unwrap_err().status().code, 422);
-        assert_eq!(params("fieldValidation=Loud").field_validation().unwrap_err().status().code, 422);
+        assert_eq!(
+            params("fieldValidation=Loud")
+                .field_validation()
+                .unwrap_err()
+                .status()
+                .code,
+            422
+        );
         assert_eq!(params("limit=-1").limit().unwrap_err().status().code, 400);
         assert!(params("watch=True").flag("watch"));
         assert!(!params("watch=0").flag("watch"));

@@ -74,8 +74,10 @@ impl Object {
     }
 
     fn decode<T: serde::de::DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.json)
-            .map_err(|error| Error::Damaged { key: self.key.to_string(), detail: error.to_string() })
+        serde_json::from_slice(&self.json).map_err(|error| Error::Damaged {
+            key: self.key.to_string(),
+            detail: error.to_string(),
+        })
     }
 }
 
@@ -99,13 +101,13 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// A registry over a store. Secrets are sealed with `sealer`.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn Store>,
-        sealer: Sealer,
-        clock: Arc<dyn Clock>,
-        ids: Arc<dyn IdSource>,
-    ) -> Self {
-        Self(Arc::new(Inner { store, sealer, clock, ids }))
+    pub fn new(store: Arc<dyn Store>, sealer: Sealer, clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            sealer,
+            clock,
+            ids,
+        }))
     }
 
     /// The store below.
@@ -137,7 +139,10 @@ impl Registry {
     pub async fn bootstrap(&self) -> Result<(), Error> {
         for name in ["default", "panda-system"] {
             let object = json!({"metadata": {"name": name}});
-            match self.create(scheme::of::<Namespace>(), "", object, &WriteOptions::default()).await {
+            match self
+                .create(scheme::of::<Namespace>(), "", object, &WriteOptions::default())
+                .await
+            {
                 Ok(_) | Err(Error::AlreadyExists { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -148,7 +153,11 @@ impl Registry {
     /// Stored bytes as an object: opened when they are sealed.
     pub(crate) fn open(&self, entry: &Entry) -> Result<Object, Error> {
         let json = self.open_value(&entry.key, &entry.value)?;
-        Ok(Object { key: entry.key.clone(), revision: entry.revision, json })
+        Ok(Object {
+            key: entry.key.clone(),
+            revision: entry.revision,
+            json,
+        })
     }
 
     /// Stored bytes, opened when they are sealed.
@@ -170,7 +179,15 @@ impl Registry {
         object: Value,
         options: &WriteOptions,
     ) -> Result<Written, Error> {
-        self.write(Write::Create { kind, namespace: namespace.to_owned(), object }, options).await
+        self.write(
+            Write::Create {
+                kind,
+                namespace: namespace.to_owned(),
+                object,
+            },
+            options,
+        )
+        .await
     }
 
     /// Replaces an object (or, with [`Part::Status`], its status). The version in its metadata, if any, must be
@@ -188,7 +205,17 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Written, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.write(Write::Update { kind, namespace, name, part, object }, options).await
+        self.write(
+            Write::Update {
+                kind,
+                namespace,
+                name,
+                part,
+                object,
+            },
+            options,
+        )
+        .await
     }
 
     /// Changes whatever is stored; `change` is called again when somebody else was faster.
@@ -205,7 +232,17 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Written, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.write(Write::Modify { kind, namespace, name, part, change: Box::new(change) }, options).await
+        self.write(
+            Write::Modify {
+                kind,
+                namespace,
+                name,
+                part,
+                change: Box::new(change),
+            },
+            options,
+        )
+        .await
     }
 
     /// Deletes an object, or begins to when it has finalizers.
@@ -221,7 +258,16 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Written, Error> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.write(Write::Delete { kind, namespace, name, preconditions }, options).await
+        self.write(
+            Write::Delete {
+                kind,
+                namespace,
+                name,
+                preconditions,
+            },
+            options,
+        )
+        .await
     }
 
     /// An object as its type; nothing when it does not exist.
@@ -241,8 +287,10 @@ impl Registry {
     /// # Errors
     /// When the store fails or an object is damaged.
     pub async fn list_as<K: Typed>(&self, namespace: Option<&str>) -> Result<(Vec<K>, Revision), Error> {
-        let options =
-            ListOptions { namespace: namespace.map(ToOwned::to_owned), ..ListOptions::default() };
+        let options = ListOptions {
+            namespace: namespace.map(ToOwned::to_owned),
+            ..ListOptions::default()
+        };
         let list = self.list(scheme::of::<K>(), &options).await?;
         let items = list.items.iter().map(Object::typed).collect::<Result<_, _>>()?;
         Ok((items, list.revision))
@@ -254,8 +302,14 @@ impl Registry {
     /// When it is refused or exists.
     pub async fn create_as<K: Typed>(&self, object: &K) -> Result<K, Error> {
         let namespace = object.metadata().namespace.clone();
-        let written =
-            self.create(scheme::of::<K>(), &namespace, to_value(object)?, &WriteOptions::default()).await?;
+        let written = self
+            .create(
+                scheme::of::<K>(),
+                &namespace,
+                to_value(object)?,
+                &WriteOptions::default(),
+            )
+            .await?;
         written.object.typed()
     }
 
@@ -273,7 +327,13 @@ impl Registry {
     ) -> Result<K, Error> {
         let change = modify_fn(change);
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let write = Write::Modify { kind: scheme::of::<K>(), namespace, name, part, change };
+        let write = Write::Modify {
+            kind: scheme::of::<K>(),
+            namespace,
+            name,
+            part,
+            change,
+        };
         self.write(write, &WriteOptions::default()).await?.object.typed()
     }
 
@@ -291,7 +351,11 @@ pub fn modify_fn<K: Typed>(mut change: impl FnMut(&mut K) -> bool + Send + 'stat
     Box::new(move |old| {
         let mut object: K = serde_json::from_value(old.clone())
             .map_err(|error| Error::BadRequest(format!("the stored object is no {}: {error}", K::KIND)))?;
-        if change(&mut object) { to_value(&object) } else { Ok(old.clone()) }
+        if change(&mut object) {
+            to_value(&object)
+        } else {
+            Ok(old.clone())
+        }
     })
 }
 

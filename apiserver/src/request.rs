@@ -4,7 +4,10 @@ use http::{Method, Uri};
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are the documentation; they are Kubernetes' own verbs")]
+#[expect(
+    missing_docs,
+    reason = "the names are the documentation; they are Kubernetes' own verbs"
+)]
 pub enum Verb {
     Get,
     List,
@@ -85,9 +88,17 @@ impl RequestInfo {
             Method::DELETE => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        let subresource = target.as_ref().and_then(|target| target.subresource.as_deref()).unwrap_or_default();
+        let subresource = target
+            .as_ref()
+            .and_then(|target| target.subresource.as_deref())
+            .unwrap_or_default();
         let stream = subresource == "log" || subresource == "events" || subresource.starts_with("artifacts/");
-        Self { verb, target, path, long: verb == Verb::Watch || stream || grpc }
+        Self {
+            verb,
+            target,
+            path,
+            long: verb == Verb::Watch || stream || grpc,
+        }
     }
 }
 
@@ -105,8 +116,11 @@ pub(crate) fn truth(value: &str) -> bool {
 }
 
 fn target(path: &str) -> Option<Target> {
-    let mut parts: Vec<String> =
-        path.strip_prefix('/')?.split('/').map(decode).collect::<Option<Vec<String>>>()?;
+    let mut parts: Vec<String> = path
+        .strip_prefix('/')?
+        .split('/')
+        .map(decode)
+        .collect::<Option<Vec<String>>>()?;
     if parts.last().is_some_and(String::is_empty) {
         parts.pop();
     }
@@ -122,7 +136,8 @@ fn target(path: &str) -> Option<Target> {
     let mut rest: Vec<String> = parts.collect();
     let mut namespace = String::new();
     // /namespaces/N is the object N and /namespaces/N/status its part; /namespaces/N/tasks is inside it.
-    let inside = rest.len() > 2 && rest[0] == "namespaces" && !matches!(rest[2].as_str(), "status" | "finalize");
+    let inside =
+        rest.len() > 2 && rest[0] == "namespaces" && !matches!(rest[2].as_str(), "status" | "finalize");
     if inside {
         rest.remove(0);
         namespace = rest.remove(0);
@@ -132,7 +147,14 @@ fn target(path: &str) -> Option<Target> {
     let name = rest.next();
     let tail: Vec<String> = rest.collect();
     let subresource = (!tail.is_empty()).then(|| tail.join("/"));
-    Some(Target { group, version, namespace, resource, name, subresource })
+    Some(Target {
+        group,
+        version,
+        namespace,
+        resource,
+        name,
+        subresource,
+    })
 }
 
 /// Percent-decodes one part of a path.
@@ -164,27 +186,63 @@ mod tests {
 
     fn parts(uri: &str) -> Option<(String, String, String, Option<String>, Option<String>)> {
         let t = read(Method::GET, uri).target?;
-        Some((format!("{}/{}", t.group, t.version), t.namespace, t.resource, t.name, t.subresource))
+        Some((
+            format!("{}/{}", t.group, t.version),
+            t.namespace,
+            t.resource,
+            t.name,
+            t.subresource,
+        ))
     }
 
     #[test]
     fn urls_name_their_target() {
         let some = |text: &str| Some(text.to_owned());
         let owned = |a: &str, b: &str, c: &str, d: Option<&str>, e: Option<&str>| {
-            Some((a.to_owned(), b.to_owned(), c.to_owned(), d.and_then(some), e.and_then(some)))
+            Some((
+                a.to_owned(),
+                b.to_owned(),
+                c.to_owned(),
+                d.and_then(some),
+                e.and_then(some),
+            ))
         };
         for (uri, want) in [
             ("/api/v1/namespaces", owned("/v1", "", "namespaces", None, None)),
-            ("/api/v1/namespaces/web", owned("/v1", "", "namespaces", Some("web"), None)),
-            ("/api/v1/namespaces/web/finalize", owned("/v1", "", "namespaces", Some("web"), Some("finalize"))),
-            ("/api/v1/namespaces/web/secrets", owned("/v1", "web", "secrets", None, None)),
-            ("/api/v1/namespaces/web/secrets/a", owned("/v1", "web", "secrets", Some("a"), None)),
-            ("/apis/panda.dev/v1alpha1/tasks", owned("panda.dev/v1alpha1", "", "tasks", None, None)),
+            (
+                "/api/v1/namespaces/web",
+                owned("/v1", "", "namespaces", Some("web"), None),
+            ),
+            (
+                "/api/v1/namespaces/web/finalize",
+                owned("/v1", "", "namespaces", Some("web"), Some("finalize")),
+            ),
+            (
+                "/api/v1/namespaces/web/secrets",
+                owned("/v1", "web", "secrets", None, None),
+            ),
+            (
+                "/api/v1/namespaces/web/secrets/a",
+                owned("/v1", "web", "secrets", Some("a"), None),
+            ),
+            (
+                "/apis/panda.dev/v1alpha1/tasks",
+                owned("panda.dev/v1alpha1", "", "tasks", None, None),
+            ),
             (
                 "/apis/panda.dev/v1alpha1/namespaces/web/runs/r/artifacts/out.txt",
-                owned("panda.dev/v1alpha1", "web", "runs", Some("r"), Some("artifacts/out.txt")),
+                owned(
+                    "panda.dev/v1alpha1",
+                    "web",
+                    "runs",
+                    Some("r"),
+                    Some("artifacts/out.txt"),
+                ),
             ),
-            ("/apis/g/v/devices/system%3Ax/status", owned("g/v", "", "devices", Some("system:x"), Some("status"))),
+            (
+                "/apis/g/v/devices/system%3Ax/status",
+                owned("g/v", "", "devices", Some("system:x"), Some("status")),
+            ),
             ("/apis/g/v", None),
             ("/apis", None),
             ("/version", None),
@@ -199,8 +257,14 @@ mod tests {
     fn methods_and_queries_make_verbs() {
         let tasks = "/apis/panda.dev/v1alpha1/namespaces/web/tasks";
         assert_eq!(read(Method::GET, tasks).verb, Verb::List);
-        assert_eq!(read(Method::GET, &format!("{tasks}?watch=True")).verb, Verb::Watch);
-        assert_eq!(read(Method::GET, &format!("{tasks}?watch=false")).verb, Verb::List);
+        assert_eq!(
+            read(Method::GET, &format!("{tasks}?watch=True")).verb,
+            Verb::Watch
+        );
+        assert_eq!(
+            read(Method::GET, &format!("{tasks}?watch=false")).verb,
+            Verb::List
+        );
         assert_eq!(read(Method::GET, &format!("{tasks}/a?watch=1")).verb, Verb::Watch);
         assert_eq!(read(Method::DELETE, tasks).verb, Verb::DeleteCollection);
         assert_eq!(read(Method::DELETE, &format!("{tasks}/a")).verb, Verb::Delete);

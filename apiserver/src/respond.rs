@@ -38,7 +38,10 @@ impl Failure {
     /// The URL is served, but not for this method.
     #[must_use]
     pub fn no_method() -> Self {
-        Self::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
+        Self::new(
+            Reason::MethodNotAllowed,
+            "the server does not allow this method on the requested resource",
+        )
     }
 
     /// Come again in some seconds.
@@ -47,8 +50,10 @@ impl Failure {
             Reason::TooManyRequests,
             "the server has too many requests in flight; try again after Retry-After",
         );
-        failure.0.details =
-            Some(panda_api::meta::StatusDetails { retry_after_seconds: seconds, ..Default::default() });
+        failure.0.details = Some(panda_api::meta::StatusDetails {
+            retry_after_seconds: seconds,
+            ..Default::default()
+        });
         failure
     }
 
@@ -79,9 +84,15 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.0.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = json(code, &*self.0);
-        let wait = self.0.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let wait = self
+            .0
+            .details
+            .as_ref()
+            .map_or(0, |details| details.retry_after_seconds);
         if wait > 0 {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(wait));
         } else if code == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
         }
@@ -94,7 +105,10 @@ pub(crate) fn json(code: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(bytes) => bytes_response(code, JSON, bytes),
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "answer cannot be written as JSON");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "answer cannot be written as JSON"
+            );
             let status = Status::failure(Reason::InternalError, "the answer cannot be written as JSON");
             bytes_response(
                 StatusCode::INTERNAL_SERVER_ERROR,

@@ -57,7 +57,10 @@ impl Drop for Guard {
         if let Some(provider) = self.0.take()
             && let Err(error) = provider.shutdown()
         {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the last traces were not sent");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the last traces were not sent"
+            );
         }
     }
 }
@@ -68,12 +71,26 @@ impl Drop for Guard {
 /// When a setting is no good, or telemetry is already set up.
 pub fn init(settings: &Settings) -> Result<Guard, Error> {
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
-    let directives = if settings.filter.is_empty() { "info" } else { &settings.filter };
-    let filter = EnvFilter::try_new(directives)
-        .map_err(|source| Error::Filter { filter: directives.to_owned(), source })?;
+    let directives = if settings.filter.is_empty() {
+        "info"
+    } else {
+        &settings.filter
+    };
+    let filter = EnvFilter::try_new(directives).map_err(|source| Error::Filter {
+        filter: directives.to_owned(),
+        source,
+    })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let lines = if settings.json { lines.json().boxed() } else { lines.boxed() };
-    let provider = settings.otlp_endpoint.as_deref().map(|to| exporter(&settings.service, to)).transpose()?;
+    let lines = if settings.json {
+        lines.json().boxed()
+    } else {
+        lines.boxed()
+    };
+    let provider = settings
+        .otlp_endpoint
+        .as_deref()
+        .map(|to| exporter(&settings.service, to))
+        .transpose()?;
     let traces = provider.as_ref().map(|provider| {
         tracing_opentelemetry::layer().with_tracer(provider.tracer(settings.service.clone()))
     });
@@ -90,7 +107,10 @@ fn exporter(service: &str, endpoint: &str) -> Result<SdkTracerProvider, Error> {
         .with_tonic()
         .with_endpoint(endpoint)
         .build()
-        .map_err(|source| Error::Exporter { endpoint: endpoint.to_owned(), source })?;
+        .map_err(|source| Error::Exporter {
+            endpoint: endpoint.to_owned(),
+            source,
+        })?;
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_resource(Resource::builder().with_service_name(service.to_owned()).build())

@@ -65,6 +65,8 @@ struct Now(Arc<dyn Clock>);
 impl TimeProvider for Now {
     fn current_time(&self) -> Option<UnixTime> {
         let seconds = u64::try_from(self.0.now().as_second()).ok()?;
-        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            seconds,
+        )))
     }
 }

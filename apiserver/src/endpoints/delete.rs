@@ -50,29 +50,55 @@ async fn demand(call: &Call, body: Body) -> Result<Demand, Failure> {
         serde_json::from_value(decoded.value)
             .map_err(|error| Failure::bad_request(format!("the body is no DeleteOptions: {error}")))?
     };
-    if options.kind.as_deref().is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions") {
+    if options
+        .kind
+        .as_deref()
+        .is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions")
+    {
         return Err(Failure::bad_request("the body of a DELETE must be DeleteOptions"));
     }
-    let policy = options.propagation_policy.as_deref().or(call.params.get("propagationPolicy"));
+    let policy = options
+        .propagation_policy
+        .as_deref()
+        .or(call.params.get("propagationPolicy"));
     let orphan = options.orphan_dependents == Some(true)
-        || call.params.get("orphanDependents").is_some_and(crate::request::truth);
+        || call
+            .params
+            .get("orphanDependents")
+            .is_some_and(crate::request::truth);
     match policy {
         None | Some("" | "Background") if !orphan => {}
         None | Some("" | "Background" | "Foreground" | "Orphan") => {
             let text = "Forbidden: not implemented yet; use Background, which removes dependents afterwards";
-            return Err(invalid("DeleteOptions", "propagationPolicy", "FieldValueForbidden", text));
+            return Err(invalid(
+                "DeleteOptions",
+                "propagationPolicy",
+                "FieldValueForbidden",
+                text,
+            ));
         }
         Some(_) => {
             let text = "Unsupported value: supported values: \"Background\", \"Foreground\", \"Orphan\"";
-            return Err(invalid("DeleteOptions", "propagationPolicy", "FieldValueNotSupported", text));
+            return Err(invalid(
+                "DeleteOptions",
+                "propagationPolicy",
+                "FieldValueNotSupported",
+                text,
+            ));
         }
     }
     let in_body: Vec<&str> = options.dry_run.iter().flatten().map(String::as_str).collect();
     let dry_run = dry_run(&in_body)? || call.params.dry_run()?;
     let demanded = options.preconditions.unwrap_or_default();
     Ok(Demand {
-        preconditions: Preconditions { uid: demanded.uid, resource_version: demanded.resource_version },
-        write: WriteOptions { dry_run, ..WriteOptions::default() },
+        preconditions: Preconditions {
+            uid: demanded.uid,
+            resource_version: demanded.resource_version,
+        },
+        write: WriteOptions {
+            dry_run,
+            ..WriteOptions::default()
+        },
     })
 }
 
@@ -81,7 +107,13 @@ pub(crate) async fn object(api: &Arc<Api>, call: &Call, body: Body) -> Result<Re
     let demand = demand(call, body).await?;
     let written = api
         .registry
-        .delete(call.kind, call.namespace(), call.name(), demand.preconditions, &demand.write)
+        .delete(
+            call.kind,
+            call.namespace(),
+            call.name(),
+            demand.preconditions,
+            &demand.write,
+        )
         .await?;
     if written.effect != Effect::Deleted {
         return printer.answer(StatusCode::OK, &written.object.json);
@@ -123,14 +155,24 @@ pub(crate) async fn collection(api: &Arc<Api>, call: &Call, body: Body) -> Resul
         let value = item.value()?;
         // Only the object that was selected: not another that took its name meanwhile.
         let mut preconditions = demand.preconditions.clone();
-        preconditions.uid.get_or_insert_with(|| meta::text(&value, "uid").to_owned());
+        preconditions
+            .uid
+            .get_or_insert_with(|| meta::text(&value, "uid").to_owned());
         let (namespace, name) = (&item.key.namespace, &item.key.name);
-        match api.registry.delete(call.kind, namespace, name, preconditions, &demand.write).await {
+        match api
+            .registry
+            .delete(call.kind, namespace, name, preconditions, &demand.write)
+            .await
+        {
             Ok(written) => removed.push(written.object),
-            Err(Error::NotFound { .. } | Error::Conflict { .. }) if demand.preconditions == Preconditions::default() => {}
+            Err(Error::NotFound { .. } | Error::Conflict { .. })
+                if demand.preconditions == Preconditions::default() => {}
             Err(error) => return Err(error.into()),
         }
     }
     let metadata = json!({"resourceVersion": list.revision.to_string()});
-    Ok(read::objects(list_head(call.kind, &metadata.to_string()), removed))
+    Ok(read::objects(
+        list_head(call.kind, &metadata.to_string()),
+        removed,
+    ))
 }

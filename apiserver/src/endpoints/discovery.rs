@@ -15,27 +15,63 @@ use crate::respond::{Failure, JSON, bytes_response};
 
 /// A subresource besides `status`.
 #[derive(Clone, Copy, Debug)]
-pub struct Subresource {
+pub(crate) struct Subresource {
     /// API group of the kind.
-    pub group: &'static str,
+    pub(crate) group: &'static str,
     /// Plural of the kind.
-    pub resource: &'static str,
+    pub(crate) resource: &'static str,
     /// Name, for example `log`.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Kind of what it takes or gives.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// What may be done with it.
-    pub verbs: &'static [&'static str],
+    pub(crate) verbs: &'static [&'static str],
 }
 
 /// The subresources that the server's own services answer.
-pub const SUBRESOURCES: &[Subresource] = &[
-    Subresource { group: "", resource: "namespaces", name: "finalize", kind: "Namespace", verbs: &["update"] },
-    Subresource { group: "panda.dev", resource: "runs", name: "artifacts", kind: "Run", verbs: &["get"] },
-    Subresource { group: "panda.dev", resource: "runs", name: "binding", kind: "Run", verbs: &["create"] },
-    Subresource { group: "panda.dev", resource: "runs", name: "events", kind: "Run", verbs: &["get"] },
-    Subresource { group: "panda.dev", resource: "runs", name: "log", kind: "Run", verbs: &["get"] },
-    Subresource { group: "panda.dev", resource: "tasks", name: "log", kind: "Task", verbs: &["get"] },
+pub(crate) const SUBRESOURCES: &[Subresource] = &[
+    Subresource {
+        group: "",
+        resource: "namespaces",
+        name: "finalize",
+        kind: "Namespace",
+        verbs: &["update"],
+    },
+    Subresource {
+        group: "panda.dev",
+        resource: "runs",
+        name: "artifacts",
+        kind: "Run",
+        verbs: &["get"],
+    },
+    Subresource {
+        group: "panda.dev",
+        resource: "runs",
+        name: "binding",
+        kind: "Run",
+        verbs: &["create"],
+    },
+    Subresource {
+        group: "panda.dev",
+        resource: "runs",
+        name: "events",
+        kind: "Run",
+        verbs: &["get"],
+    },
+    Subresource {
+        group: "panda.dev",
+        resource: "runs",
+        name: "log",
+        kind: "Run",
+        verbs: &["get"],
+    },
+    Subresource {
+        group: "panda.dev",
+        resource: "tasks",
+        name: "log",
+        kind: "Task",
+        verbs: &["get"],
+    },
 ];
 
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
@@ -69,7 +105,9 @@ impl Document {
         if let Ok(etag) = HeaderValue::from_str(&self.etag) {
             response.headers_mut().insert(ETAG, etag);
         }
-        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+        response
+            .headers_mut()
+            .insert(VARY, HeaderValue::from_static("Accept"));
         response
     }
 }
@@ -90,7 +128,10 @@ impl Aggregated {
     }
 
     fn content_type(self) -> String {
-        format!("application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList", self.word())
+        format!(
+            "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList",
+            self.word()
+        )
     }
 
     fn wanted(entry: &Entry<'_>) -> Option<Self> {
@@ -125,7 +166,11 @@ fn by_group() -> BTreeMap<(&'static str, &'static str), Vec<Kind>> {
 }
 
 fn group_version(group: &str, version: &str) -> Value {
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     json!({"groupVersion": group_version, "version": version})
 }
 
@@ -134,10 +179,13 @@ impl Documents {
         let groups = by_group();
         let mut plain = BTreeMap::new();
         let mut list = Vec::new();
-        plain.insert("/api".to_owned(), Document::of(&json!({
-            "kind": "APIVersions", "versions": ["v1"],
-            "serverAddressByClientCIDRs": [],
-        })));
+        plain.insert(
+            "/api".to_owned(),
+            Document::of(&json!({
+                "kind": "APIVersions", "versions": ["v1"],
+                "serverAddressByClientCIDRs": [],
+            })),
+        );
         for ((group, version), kinds) in &groups {
             let at = group_version(group, version);
             let resources: Vec<Value> = kinds.iter().flat_map(|kind| resources(kind)).collect();
@@ -195,9 +243,13 @@ fn verbs(kind: &KindInfo) -> Vec<&'static str> {
 }
 
 fn subresources(kind: &KindInfo) -> Vec<(&'static str, &'static str, &'static [&'static str])> {
-    let own = SUBRESOURCES.iter().filter(|sub| sub.group == kind.group && sub.resource == kind.plural);
+    let own = SUBRESOURCES
+        .iter()
+        .filter(|sub| sub.group == kind.group && sub.resource == kind.plural);
     let status = kind.has_status.then_some(("status", kind.kind, STATUS_VERBS));
-    own.map(|sub| (sub.name, sub.kind, sub.verbs)).chain(status).collect()
+    own.map(|sub| (sub.name, sub.kind, sub.verbs))
+        .chain(status)
+        .collect()
 }
 
 fn resources(kind: &KindInfo) -> Vec<Value> {

@@ -56,8 +56,10 @@ struct Raw<'a> {
 
 /// The metadata of an object, as it is stored.
 fn raw_metadata(json: &[u8]) -> Result<&str, Error> {
-    let raw: Raw<'_> = serde_json::from_slice(json)
-        .map_err(|error| Error::Damaged { key: "an object".to_owned(), detail: error.to_string() })?;
+    let raw: Raw<'_> = serde_json::from_slice(json).map_err(|error| Error::Damaged {
+        key: "an object".to_owned(),
+        detail: error.to_string(),
+    })?;
     Ok(raw.metadata.get())
 }
 
@@ -107,7 +109,12 @@ impl Printer {
     }
 
     /// A table or a list of metadata.
-    pub(crate) fn list(&self, version: MetaVersion, metadata: &Value, items: &[Object]) -> Result<Bytes, Error> {
+    pub(crate) fn list(
+        &self,
+        version: MetaVersion,
+        metadata: &Value,
+        items: &[Object],
+    ) -> Result<Bytes, Error> {
         if matches!(self.form, Form::Table(_)) {
             let items: Vec<&Bytes> = items.iter().map(|object| &object.json).collect();
             return self.table(version, metadata, &items, true);
@@ -157,8 +164,10 @@ impl Printer {
             if index > 0 {
                 out.extend_from_slice(b",");
             }
-            let value: Value = serde_json::from_slice(json)
-                .map_err(|error| Error::Damaged { key: "an object".to_owned(), detail: error.to_string() })?;
+            let value: Value = serde_json::from_slice(json).map_err(|error| Error::Damaged {
+                key: "an object".to_owned(),
+                detail: error.to_string(),
+            })?;
             let cells = Value::from(self.kind.cells(&value, self.now));
             out.extend_from_slice(format!("{{\"cells\":{cells}").as_bytes());
             match self.include {
@@ -192,7 +201,12 @@ fn partial(metadata: &str, version: MetaVersion) -> String {
 }
 
 fn revision_of(json: &[u8]) -> Result<String, Error> {
-    let metadata: Value = serde_json::from_str(raw_metadata(json)?)
-        .map_err(|error| Error::Damaged { key: "an object".to_owned(), detail: error.to_string() })?;
-    Ok(metadata["resourceVersion"].as_str().unwrap_or_default().to_owned())
+    let metadata: Value = serde_json::from_str(raw_metadata(json)?).map_err(|error| Error::Damaged {
+        key: "an object".to_owned(),
+        detail: error.to_string(),
+    })?;
+    Ok(metadata["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned())
 }

@@ -27,13 +27,16 @@ pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Response {
     let problem = if api.stop.is_cancelled() {
         Some("shutting down".to_owned())
     } else {
-        api.registry.store().current_revision().await.err().map(|error| error.to_string())
+        api.registry
+            .store()
+            .current_revision()
+            .await
+            .err()
+            .map(|error| error.to_string())
     };
     match problem {
         None => bytes_response(StatusCode::OK, TEXT, "ok"),
-        Some(problem) => {
-            bytes_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("store: {problem}"))
-        }
+        Some(problem) => bytes_response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("store: {problem}")),
     }
 }
 

@@ -24,8 +24,17 @@ const CHUNK: usize = 64 << 10;
 
 pub(crate) fn printer(api: &Api, call: &Call) -> Result<Printer, Failure> {
     let form = form(&call.parts.headers)?;
-    let include = if matches!(form, Form::Table(_)) { Include::of(call)? } else { Include::Metadata };
-    Ok(Printer { kind: call.kind, form, include, now: api.registry.clock().now() })
+    let include = if matches!(form, Form::Table(_)) {
+        Include::of(call)?
+    } else {
+        Include::Metadata
+    };
+    Ok(Printer {
+        kind: call.kind,
+        form,
+        include,
+        now: api.registry.clock().now(),
+    })
 }
 
 pub(crate) async fn get(api: &Arc<Api>, call: &Call) -> Result<Response, Failure> {
@@ -68,7 +77,12 @@ fn list_meta(list: &ObjectList) -> Value {
 pub(crate) fn objects(head: String, items: Vec<Object>) -> Response {
     let commas = items.len().saturating_sub(1);
     let length = head.len() + items.iter().map(|item| item.json.len()).sum::<usize>() + commas + 2;
-    let body = ListBody { head: Some(head), items: items.into_iter(), first: true, left: length };
+    let body = ListBody {
+        head: Some(head),
+        items: items.into_iter(),
+        first: true,
+        left: length,
+    };
     bytes_response(StatusCode::OK, JSON, Body::new(body))
 }
 

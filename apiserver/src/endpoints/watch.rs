@@ -44,18 +44,39 @@ enum Start {
 }
 
 fn start(call: &Call) -> Result<Start, Failure> {
-    let version = call.params.version()?.filter(|version| *version != Revision::ZERO);
-    let matching = call.params.get("resourceVersionMatch").filter(|text| !text.is_empty());
-    let Some(send) = call.params.get("sendInitialEvents").filter(|text| !text.is_empty()) else {
+    let version = call
+        .params
+        .version()?
+        .filter(|version| *version != Revision::ZERO);
+    let matching = call
+        .params
+        .get("resourceVersionMatch")
+        .filter(|text| !text.is_empty());
+    let Some(send) = call
+        .params
+        .get("sendInitialEvents")
+        .filter(|text| !text.is_empty())
+    else {
         if matching.is_some() {
-            let text = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            return Err(invalid("ListOptions", "resourceVersionMatch", "FieldValueForbidden", text));
+            let text =
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return Err(invalid(
+                "ListOptions",
+                "resourceVersionMatch",
+                "FieldValueForbidden",
+                text,
+            ));
         }
         return Ok(version.map_or(Start::Initial { marked: false }, Start::After));
     };
     if matching != Some("NotOlderThan") {
         let text = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-        return Err(invalid("ListOptions", "resourceVersionMatch", "FieldValueForbidden", text));
+        return Err(invalid(
+            "ListOptions",
+            "resourceVersionMatch",
+            "FieldValueForbidden",
+            text,
+        ));
     }
     if crate::request::truth(send) {
         return Ok(Start::Initial { marked: true });
@@ -74,7 +95,11 @@ pub(crate) async fn watch(api: &Arc<Api>, call: &Call) -> Result<Response, Failu
     let at_least = call.params.version()?.unwrap_or_default();
     let now = registry.store().current_revision().await.map_err(Error::from)?;
     if at_least > now {
-        return Err(Error::FutureVersion { requested: at_least.0, current: now.0 }.into());
+        return Err(Error::FutureVersion {
+            requested: at_least.0,
+            current: now.0,
+        }
+        .into());
     }
     let scope = scope(call.kind, Some(call.namespace()));
     let mut initial = VecDeque::new();
@@ -180,7 +205,8 @@ impl Stream {
 
     async fn fill(&mut self, out: &mut BytesMut) -> Result<(), Status> {
         while let Some(object) = self.initial.pop_front() {
-            self.put(out, "ADDED", &object.json).map_err(|error| error.status())?;
+            self.put(out, "ADDED", &object.json)
+                .map_err(|error| error.status())?;
             if out.len() >= FRAME {
                 return Ok(());
             }
@@ -208,7 +234,9 @@ impl Stream {
                 Next::End => self.done = true,
             }
             while out.len() < FRAME {
-                let Some(event) = self.source.as_mut().ok().and_then(Watch::try_next) else { break };
+                let Some(event) = self.source.as_mut().ok().and_then(Watch::try_next) else {
+                    break;
+                };
                 self.put_event(out, &event)?;
             }
         }
@@ -247,7 +275,11 @@ impl Stream {
     }
 
     fn put_bookmark(&self, out: &mut BytesMut, revision: Revision, initial: bool) {
-        line(out, "BOOKMARK", self.printer.bookmark(revision, initial).to_string().as_bytes());
+        line(
+            out,
+            "BOOKMARK",
+            self.printer.bookmark(revision, initial).to_string().as_bytes(),
+        );
     }
 
     fn put_event(&mut self, out: &mut BytesMut, event: &Event) -> Result<(), Status> {
@@ -287,7 +319,10 @@ impl Stream {
 
 /// The last state that matched, with the version at which it stopped to.
 fn at(json: &Bytes, event: &Event) -> Result<Bytes, Error> {
-    let damaged = |error: serde_json::Error| Error::Damaged { key: event.key.to_string(), detail: error.to_string() };
+    let damaged = |error: serde_json::Error| Error::Damaged {
+        key: event.key.to_string(),
+        detail: error.to_string(),
+    };
     let value: Value = serde_json::from_slice(json).map_err(damaged)?;
     debug_assert!(!meta::text(&value, "resourceVersion").is_empty());
     let body = encode::body(&value);
@@ -303,7 +338,10 @@ fn ended(error: store::Error) -> Status {
                 Reason::TooManyRequests,
                 "the watcher did not keep up with the changes; watch again from the last resourceVersion received",
             );
-            status.details = Some(StatusDetails { retry_after_seconds: 1, ..StatusDetails::default() });
+            status.details = Some(StatusDetails {
+                retry_after_seconds: 1,
+                ..StatusDetails::default()
+            });
             status
         }
         error => Error::from(error).status(),

@@ -44,18 +44,17 @@ pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Re
     let decoded = body::decode(&bytes, encoding, call.params.field_validation()?)?;
     let options = options(call, decoded.duplicates)?;
     let namespace = call.namespace().to_owned();
-    let write = Write::Create { kind: call.kind, namespace, object: decoded.value };
+    let write = Write::Create {
+        kind: call.kind,
+        namespace,
+        object: decoded.value,
+    };
     let written = api.registry.write(write, &options).await?;
     call.warnings.add(written.warnings);
     printer.answer(StatusCode::CREATED, &written.object.json)
 }
 
-pub(crate) async fn update(
-    api: &Arc<Api>,
-    call: &Call,
-    part: Part,
-    body: Body,
-) -> Result<Response, Failure> {
+pub(crate) async fn update(api: &Arc<Api>, call: &Call, part: Part, body: Body) -> Result<Response, Failure> {
     let printer = printer(api, call)?;
     let encoding = encoding(&call.parts.headers)?;
     let bytes = body::read(body, call.body_limit()).await?;
@@ -96,18 +95,17 @@ impl Patch {
             }
             Self::Json(patch) => patch.apply(current).map_err(|error| match error {
                 patch::Error::Malformed(_) | patch::Error::TooLarge => Error::BadRequest(error.to_string()),
-                _ => Error::Unprocessable(format!("{} {:?}: {error}", kind.kind, meta::text(current, "name"))),
+                _ => Error::Unprocessable(format!(
+                    "{} {:?}: {error}",
+                    kind.kind,
+                    meta::text(current, "name")
+                )),
             }),
         }
     }
 }
 
-pub(crate) async fn patch(
-    api: &Arc<Api>,
-    call: &Call,
-    part: Part,
-    body: Body,
-) -> Result<Response, Failure> {
+pub(crate) async fn patch(api: &Arc<Api>, call: &Call, part: Part, body: Body) -> Result<Response, Failure> {
     debug_assert_eq!(call.parts.method, Method::PATCH);
     let printer = printer(api, call)?;
     let media = content_type(&call.parts.headers).unwrap_or_default();
@@ -117,7 +115,11 @@ pub(crate) async fn patch(
         // Built-in kinds have no lists that would merge otherwise here.
         "application/strategic-merge-patch+json" if !is_custom(call.kind) => false,
         other => {
-            let strategic = if is_custom(call.kind) { "" } else { ", application/strategic-merge-patch+json" };
+            let strategic = if is_custom(call.kind) {
+                ""
+            } else {
+                ", application/strategic-merge-patch+json"
+            };
             let accepted = format!("application/json-patch+json, application/merge-patch+json{strategic}");
             return Err(unsupported(other, &accepted));
         }
@@ -138,12 +140,17 @@ pub(crate) async fn patch(
     } else if decoded.value.is_object() {
         Patch::Merge(decoded.value)
     } else {
-        return Err(Failure::new(Reason::BadRequest, "a merge patch must be a JSON object"));
+        return Err(Failure::new(
+            Reason::BadRequest,
+            "a merge patch must be a JSON object",
+        ));
     };
     let kind = call.kind;
     let change = move |current: &Value| patch.apply(kind, current);
-    let written =
-        api.registry.modify(kind, call.namespace(), call.name(), part, change, &options).await?;
+    let written = api
+        .registry
+        .modify(kind, call.namespace(), call.name(), part, change, &options)
+        .await?;
     call.warnings.add(written.warnings);
     printer.answer(StatusCode::OK, &written.object.json)
 }

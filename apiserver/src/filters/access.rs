@@ -20,7 +20,8 @@ pub(super) struct Access {
 /// Whether everybody may ask this, known or not.
 pub(crate) fn health_path(path: &str) -> bool {
     let probe = ["/healthz", "/livez", "/readyz"].iter().any(|probe| {
-        path.strip_prefix(probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        path.strip_prefix(probe)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     });
     probe || path == "/version" || path == "/version/"
 }
@@ -30,7 +31,11 @@ pub(super) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>().cloned().unwrap_or(Peer::anonymous());
+    let peer = request
+        .extensions()
+        .get::<Peer>()
+        .cloned()
+        .unwrap_or(Peer::anonymous());
     match peer.user(access.clock.as_ref()) {
         Ok(user) => {
             tracing::Span::current().record("user", user.name.as_str());
@@ -45,11 +50,7 @@ pub(super) async fn authenticate(
     }
 }
 
-pub(super) async fn authorize(
-    State(access): State<Arc<Access>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn authorize(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let info = request.extensions().get::<Arc<RequestInfo>>();
     let user = request.extensions().get::<User>();
     let refused = match (user, info) {

@@ -41,20 +41,23 @@ impl Slots {
 }
 
 fn is_long(request: &Request) -> bool {
-    request.extensions().get::<Arc<RequestInfo>>().is_some_and(|info| info.long)
+    request
+        .extensions()
+        .get::<Arc<RequestInfo>>()
+        .is_some_and(|info| info.long)
 }
 
 /// Holds a place until the whole answer is sent.
-pub(super) async fn in_flight(
-    State(slots): State<Arc<Slots>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn in_flight(State(slots): State<Arc<Slots>>, request: Request, next: Next) -> Response {
     // Whoever watches over the server must get through to it when it is busy.
     if super::health_path(request.uri().path()) {
         return next.run(request).await;
     }
-    let places = if is_long(&request) { &slots.long } else { &slots.short };
+    let places = if is_long(&request) {
+        &slots.long
+    } else {
+        &slots.short
+    };
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
         slots.metrics.dropped_request();
         return Failure::busy(RETRY_AFTER).into_response();
@@ -68,13 +71,11 @@ pub(super) async fn in_flight(
     })
 }
 
-pub(super) async fn body(
-    State(limit): State<BodyLimit>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn body(State(limit): State<BodyLimit>, mut request: Request, next: Next) -> Response {
     let length = request.headers().get(http::header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
+    let length = length
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<u64>().ok());
     // Streams of the device service bound their own messages.
     if !is_long(&request) && length.is_some_and(|length| length > limit.0 as u64) {
         return too_large(limit).into_response();
@@ -86,15 +87,14 @@ pub(super) async fn body(
 pub(crate) fn too_large(limit: BodyLimit) -> Failure {
     Failure::new(
         Reason::RequestEntityTooLarge,
-        format!("the request body is larger than {} bytes; keep large data in files and name them", limit.0),
+        format!(
+            "the request body is larger than {} bytes; keep large data in files and name them",
+            limit.0
+        ),
     )
 }
 
-pub(super) async fn deadline(
-    State(time): State<Duration>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn deadline(State(time): State<Duration>, request: Request, next: Next) -> Response {
     if is_long(&request) {
         return next.run(request).await;
     }

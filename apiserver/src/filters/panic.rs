@@ -20,7 +20,11 @@ pub(super) async fn catch(request: Request, next: Next) -> Response {
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
             tracing::error!(panic = text, "a request panicked");
-            Failure::new(Reason::InternalError, "an error in the server; its log has the details").into_response()
+            Failure::new(
+                Reason::InternalError,
+                "an error in the server; its log has the details",
+            )
+            .into_response()
         }
     }
 }

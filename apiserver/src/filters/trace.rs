@@ -37,16 +37,15 @@ pub(super) async fn describe(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-pub(super) async fn observe(
-    State(trace): State<Arc<Trace>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn observe(State(trace): State<Arc<Trace>>, mut request: Request, next: Next) -> Response {
     let Some(info) = request.extensions().get::<Arc<RequestInfo>>().cloned() else {
         return next.run(request).await;
     };
     let id = header(request.headers(), REQUEST_ID.as_str())
-        .filter(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'))
+        .filter(|id| {
+            id.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        })
         .unwrap_or_else(|| trace.ids.uuid().to_string());
     let (resource, namespace, name) = match &info.target {
         Some(target) => (
@@ -82,7 +81,9 @@ pub(super) async fn observe(
     let label = metric_label(&info);
     trace.metrics.answered(info.verb.as_str(), label, code);
     if !info.long {
-        trace.metrics.took(info.verb.as_str(), label, began.elapsed().as_secs_f64());
+        trace
+            .metrics
+            .took(info.verb.as_str(), label, began.elapsed().as_secs_f64());
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -111,7 +112,10 @@ fn is_traceparent(text: &str) -> bool {
     let lengths = [2, 32, 16, 2];
     parts.len() == lengths.len()
         && parts.iter().zip(lengths).all(|(part, length)| {
-            part.len() == length && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+            part.len() == length
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
         })
         && parts[1].bytes().any(|byte| byte != b'0')
         && parts[2].bytes().any(|byte| byte != b'0')
@@ -135,8 +139,15 @@ mod tests {
 
     #[test]
     fn only_well_formed_trace_headers_are_continued() {
-        assert!(is_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-        for bad in ["", "00-0-0-0", "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "00-4BF9-x-01"] {
+        assert!(is_traceparent(
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        ));
+        for bad in [
+            "",
+            "00-0-0-0",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4BF9-x-01",
+        ] {
             assert!(!is_traceparent(bad), "{bad}");
         }
     }

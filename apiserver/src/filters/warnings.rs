@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
-use http::header::WARNING;
 use http::HeaderValue;
+use http::header::WARNING;
 
 /// Most warnings of one answer, and the longest text of each.
 const MAX: (usize, usize) = (16, 256);
@@ -18,7 +18,10 @@ pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 impl Warnings {
     /// Adds texts.
     pub(crate) fn add(&self, texts: Vec<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(texts);
     }
 }
 
@@ -36,7 +39,13 @@ pub(super) async fn collect(mut request: Request, next: Next) -> Response {
 }
 
 fn quote(text: &str) -> String {
-    let printable = |c: char| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' };
+    let printable = |c: char| {
+        if c.is_ascii() && !c.is_ascii_control() {
+            c
+        } else {
+            '?'
+        }
+    };
     let short: String = text.chars().take(MAX.1).map(printable).collect();
     short.replace('\\', "\\\\").replace('"', "\\\"")
 }

@@ -48,12 +48,32 @@ pub enum Error {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum Operation {
-    Add { path: String, #[serde(default)] value: Value },
-    Remove { path: String },
-    Replace { path: String, #[serde(default)] value: Value },
-    Move { from: String, path: String },
-    Copy { from: String, path: String },
-    Test { path: String, #[serde(default)] value: Value },
+    Add {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
+    Remove {
+        path: String,
+    },
+    Replace {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
+    Move {
+        from: String,
+        path: String,
+    },
+    Copy {
+        from: String,
+        path: String,
+    },
+    Test {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
 }
 
 /// A parsed JSON patch.
@@ -82,7 +102,11 @@ impl JsonPatch {
         let mut out = document.clone();
         let mut copied = 0;
         for (index, operation) in self.0.iter().enumerate() {
-            let missing = |op, path: &str| Error::Missing { index, op, path: path.to_owned() };
+            let missing = |op, path: &str| Error::Missing {
+                index,
+                op,
+                path: path.to_owned(),
+            };
             match operation {
                 Operation::Add { path, value } => {
                     add(&mut out, path, value.clone()).ok_or_else(|| missing("add", path))?;
@@ -95,8 +119,14 @@ impl JsonPatch {
                     *slot = value.clone();
                 }
                 Operation::Move { from, path } => {
-                    if path.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) {
-                        return Err(Error::Cycle { index, path: path.clone() });
+                    if path
+                        .strip_prefix(from.as_str())
+                        .is_some_and(|rest| rest.starts_with('/'))
+                    {
+                        return Err(Error::Cycle {
+                            index,
+                            path: path.clone(),
+                        });
                     }
                     let value = remove(&mut out, from).ok_or_else(|| missing("move", from))?;
                     add(&mut out, path, value).ok_or_else(|| missing("move", path))?;
@@ -112,7 +142,10 @@ impl JsonPatch {
                 Operation::Test { path, value } => {
                     let found = find(&out, path).unwrap_or(&Value::Null);
                     if found != value {
-                        return Err(Error::Test { index, path: path.clone() });
+                        return Err(Error::Test {
+                            index,
+                            path: path.clone(),
+                        });
                     }
                 }
             }
@@ -127,7 +160,11 @@ fn parts(path: &str) -> Option<Vec<String>> {
         return Some(Vec::new());
     }
     let path = path.strip_prefix('/')?;
-    Some(path.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
+    Some(
+        path.split('/')
+            .map(|part| part.replace("~1", "/").replace("~0", "~"))
+            .collect(),
+    )
 }
 
 /// A position in a list, without signs and leading zeros.
@@ -205,12 +242,30 @@ mod tests {
     fn every_operation_does_what_the_rfc_says() {
         let base = json!({"a": {"b": [1, 2]}, "x/y": 1, "m~n": 2});
         for (patch, want) in [
-            (json!([{"op": "add", "path": "/a/b/1", "value": 9}]), json!({"a": {"b": [1, 9, 2]}, "x/y": 1, "m~n": 2})),
-            (json!([{"op": "add", "path": "/a/b/-", "value": 9}]), json!({"a": {"b": [1, 2, 9]}, "x/y": 1, "m~n": 2})),
-            (json!([{"op": "remove", "path": "/x~1y"}]), json!({"a": {"b": [1, 2]}, "m~n": 2})),
-            (json!([{"op": "replace", "path": "/m~0n", "value": [] }]), json!({"a": {"b": [1, 2]}, "x/y": 1, "m~n": []})),
-            (json!([{"op": "move", "from": "/a/b", "path": "/c"}]), json!({"a": {}, "c": [1, 2], "x/y": 1, "m~n": 2})),
-            (json!([{"op": "copy", "from": "/a/b/0", "path": "/a/c"}]), json!({"a": {"b": [1, 2], "c": 1}, "x/y": 1, "m~n": 2})),
+            (
+                json!([{"op": "add", "path": "/a/b/1", "value": 9}]),
+                json!({"a": {"b": [1, 9, 2]}, "x/y": 1, "m~n": 2}),
+            ),
+            (
+                json!([{"op": "add", "path": "/a/b/-", "value": 9}]),
+                json!({"a": {"b": [1, 2, 9]}, "x/y": 1, "m~n": 2}),
+            ),
+            (
+                json!([{"op": "remove", "path": "/x~1y"}]),
+                json!({"a": {"b": [1, 2]}, "m~n": 2}),
+            ),
+            (
+                json!([{"op": "replace", "path": "/m~0n", "value": [] }]),
+                json!({"a": {"b": [1, 2]}, "x/y": 1, "m~n": []}),
+            ),
+            (
+                json!([{"op": "move", "from": "/a/b", "path": "/c"}]),
+                json!({"a": {}, "c": [1, 2], "x/y": 1, "m~n": 2}),
+            ),
+            (
+                json!([{"op": "copy", "from": "/a/b/0", "path": "/a/c"}]),
+                json!({"a": {"b": [1, 2], "c": 1}, "x/y": 1, "m~n": 2}),
+            ),
             (json!([{"op": "add", "path": "", "value": {}}]), json!({})),
         ] {
             assert_eq!(apply(&base, patch.clone()).unwrap(), want, "{patch}");

@@ -81,7 +81,11 @@ pub(crate) fn read(cert: &X509Certificate<'_>) -> Option<Found> {
         })
     });
     Some(Found {
-        subject: Subject { user, groups, device_uid },
+        subject: Subject {
+            user,
+            groups,
+            device_uid,
+        },
         not_after: cert.validity().not_after.timestamp(),
     })
 }

@@ -25,18 +25,25 @@ fn open(dir: &Path) -> Pki {
 }
 
 fn der(identity: &Identity) -> Vec<u8> {
-    x509_parser::pem::parse_x509_pem(identity.certificate_pem.as_bytes()).unwrap().1.contents
+    x509_parser::pem::parse_x509_pem(identity.certificate_pem.as_bytes())
+        .unwrap()
+        .1
+        .contents
 }
 
 #[test]
 fn opening_twice_gives_the_same_authority_and_certificates() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
-    let server = first.server(&["panda.local".to_owned(), "10.0.0.7".to_owned()]).unwrap();
+    let server = first
+        .server(&["panda.local".to_owned(), "10.0.0.7".to_owned()])
+        .unwrap();
     let again = open(dir.path());
     assert_eq!(first.ca_certificate_pem(), again.ca_certificate_pem());
     assert_eq!(first.ca_hash(), again.ca_hash());
-    let same = again.server(&["10.0.0.7".to_owned(), "panda.local".to_owned()]).unwrap();
+    let same = again
+        .server(&["10.0.0.7".to_owned(), "panda.local".to_owned()])
+        .unwrap();
     assert_eq!(server.certificate_pem, same.certificate_pem);
     let more = again.server(&["other.local".to_owned()]).unwrap();
     assert_ne!(server.certificate_pem, more.certificate_pem);
@@ -50,10 +57,16 @@ fn opening_twice_gives_the_same_authority_and_certificates() {
 fn certificates_near_their_end_are_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let then = Timestamp::from_second(1_700_000_000).unwrap();
-    let old = Pki::open(dir.path(), Arc::new(Fixed(then)), Arc::new(RandomIds)).unwrap().server(&[]).unwrap();
+    let old = Pki::open(dir.path(), Arc::new(Fixed(then)), Arc::new(RandomIds))
+        .unwrap()
+        .server(&[])
+        .unwrap();
     let at = |days: i64| {
         let now = Timestamp::from_second(1_700_000_000 + days * 86400).unwrap();
-        Pki::open(dir.path(), Arc::new(Fixed(now)), Arc::new(RandomIds)).unwrap().server(&[]).unwrap()
+        Pki::open(dir.path(), Arc::new(Fixed(now)), Arc::new(RandomIds))
+            .unwrap()
+            .server(&[])
+            .unwrap()
     };
     assert_eq!(at(300).certificate_pem, old.certificate_pem);
     assert_ne!(at(340).certificate_pem, old.certificate_pem);
@@ -66,12 +79,14 @@ fn subjects_survive_the_certificate() {
     for subject in [
         Subject::admin(),
         Subject::controllers(),
-        Subject::user("jo", &["a", "b"]),
+        Subject::user("jo", &["staff"]),
         Subject::device("pi", "0a1b"),
     ] {
         let identity = pki.client("someone", &subject).unwrap();
         assert_eq!(peer(&der(&identity)).unwrap().0, subject);
     }
+    let many = pki.issue(&Subject::user("jo", &["a", "b"]));
+    assert!(matches!(many, Err(Error::Groups { count: 2, .. })));
 }
 
 #[test]
@@ -91,9 +106,24 @@ fn the_kubeconfig_names_server_and_credentials() {
     let dir = tempfile::tempdir().unwrap();
     let pki = open(dir.path());
     let admin = pki.client("admin", &Subject::admin()).unwrap();
-    let text = kubeconfig("https://127.0.0.1:7443", pki.ca_certificate_pem(), "admin", &admin, "default");
+    let text = kubeconfig(
+        "https://127.0.0.1:7443",
+        pki.ca_certificate_pem(),
+        "admin",
+        &admin,
+        "default",
+    );
     let value: serde_json::Value = serde_yaml::from_str(&text).unwrap();
-    assert_eq!(value["clusters"][0]["cluster"]["server"], "https://127.0.0.1:7443");
+    assert_eq!(
+        value["clusters"][0]["cluster"]["server"],
+        "https://127.0.0.1:7443"
+    );
     assert_eq!(value["current-context"], "panda");
-    assert!(value["users"][0]["user"]["client-key-data"].as_str().unwrap().len() > 100);
+    assert!(
+        value["users"][0]["user"]["client-key-data"]
+            .as_str()
+            .unwrap()
+            .len()
+            > 100
+    );
 }

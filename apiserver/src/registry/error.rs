@@ -106,43 +106,66 @@ pub struct Resource {
 
 impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.group.is_empty() { f.write_str(&self.name) } else { write!(f, "{}.{}", self.name, self.group) }
+        if self.group.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}.{}", self.name, self.group)
+        }
     }
 }
 
 fn summary(causes: &[StatusCause]) -> String {
     let each: Vec<String> = causes
         .iter()
-        .map(|c| if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) })
+        .map(|c| {
+            if c.field.is_empty() {
+                c.message.clone()
+            } else {
+                format!("{}: {}", c.field, c.message)
+            }
+        })
         .collect();
-    if each.len() == 1 { each.concat() } else { format!("[{}]", each.join(", ")) }
+    if each.len() == 1 {
+        each.concat()
+    } else {
+        format!("[{}]", each.join(", "))
+    }
 }
 
 /// One fault of a field.
 pub(crate) fn cause(reason: &str, field: &str, message: impl Into<String>) -> StatusCause {
-    StatusCause { reason: reason.to_owned(), message: message.into(), field: field.to_owned() }
+    StatusCause {
+        reason: reason.to_owned(),
+        message: message.into(),
+        field: field.to_owned(),
+    }
 }
 
 impl Error {
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
-        Self::NotFound { resource: kinds::resource(kind), name: name.to_owned() }
+        Self::NotFound {
+            resource: kinds::resource(kind),
+            name: name.to_owned(),
+        }
     }
 
     pub(crate) fn conflict(kind: Kind, name: &str, detail: impl Into<String>) -> Self {
-        Self::Conflict { resource: kinds::resource(kind), name: name.to_owned(), detail: detail.into() }
-    }
-
-    pub(crate) fn invalid(kind: Kind, name: &str, causes: Vec<StatusCause>) -> Self {
-        let resource = Resource { group: kind.group.to_owned(), name: kind.kind.to_owned() };
-        Self::Invalid { kind: resource, name: name.to_owned(), causes }
-    }
-
-    pub(crate) fn forbidden(kind: Kind, name: &str, detail: impl Into<String>) -> Self {
-        Self::Forbidden {
+        Self::Conflict {
             resource: kinds::resource(kind),
             name: name.to_owned(),
             detail: detail.into(),
-            causes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn invalid(kind: Kind, name: &str, causes: Vec<StatusCause>) -> Self {
+        let resource = Resource {
+            group: kind.group.to_owned(),
+            name: kind.kind.to_owned(),
+        };
+        Self::Invalid {
+            kind: resource,
+            name: name.to_owned(),
+            causes,
         }
     }
 
@@ -175,13 +198,20 @@ impl Error {
             Self::Invalid { kind, name, causes } => (Reason::Invalid, Some(details(kind, name, causes))),
             Self::BadRequest(_) => (Reason::BadRequest, None),
             Self::Unprocessable(_) => (Reason::Invalid, None),
-            Self::Forbidden { resource, name, causes, .. } => {
-                (Reason::Forbidden, Some(details(resource, name, causes)))
-            }
+            Self::Forbidden {
+                resource,
+                name,
+                causes,
+                ..
+            } => (Reason::Forbidden, Some(details(resource, name, causes))),
             Self::Expired { .. } => (Reason::Expired, None),
             Self::FutureVersion { .. } => {
                 let causes = vec![cause("ResourceVersionTooLarge", "", "Too large resource version")];
-                let details = StatusDetails { causes, retry_after_seconds: 1, ..StatusDetails::default() };
+                let details = StatusDetails {
+                    causes,
+                    retry_after_seconds: 1,
+                    ..StatusDetails::default()
+                };
                 (Reason::Timeout, Some(details))
             }
             Self::Store(store::Error::TooLarge { .. }) => (Reason::RequestEntityTooLarge, None),
@@ -194,8 +224,14 @@ impl Error {
         };
         let mut status = Status::failure(reason, message);
         status.details = details;
-        if let Self::Expired { continue_: Some(token), .. } = self {
-            status.metadata.insert("continue".to_owned(), token.clone().into());
+        if let Self::Expired {
+            continue_: Some(token),
+            ..
+        } = self
+        {
+            status
+                .metadata
+                .insert("continue".to_owned(), token.clone().into());
         }
         status
     }
@@ -211,9 +247,10 @@ impl From<store::Error> for Error {
                 ),
                 continue_: None,
             },
-            store::Error::FutureRevision { requested, current } => {
-                Self::FutureVersion { requested: requested.0, current: current.0 }
-            }
+            store::Error::FutureRevision { requested, current } => Self::FutureVersion {
+                requested: requested.0,
+                current: current.0,
+            },
             source => Self::Store(source),
         }
     }

@@ -43,7 +43,11 @@ impl Filter {
         let labels: Labels = labels.parse().map_err(bad)?;
         let fields: Fields = fields.parse().map_err(bad)?;
         fields.check(kind.selectable_fields).map_err(bad)?;
-        Ok(Self { labels, fields, name: None })
+        Ok(Self {
+            labels,
+            fields,
+            name: None,
+        })
     }
 
     /// Only the object of this name as well.
@@ -64,7 +68,10 @@ impl Filter {
     /// # Errors
     /// When the stored bytes are damaged.
     pub fn matches(&self, kind: Kind, key: &Key, json: &[u8]) -> Result<bool, Error> {
-        let damaged = |error: serde_json::Error| Error::Damaged { key: key.to_string(), detail: error.to_string() };
+        let damaged = |error: serde_json::Error| Error::Damaged {
+            key: key.to_string(),
+            detail: error.to_string(),
+        };
         if self.name.as_deref().is_some_and(|name| *name != *key.name) {
             return Ok(false);
         }
@@ -88,6 +95,8 @@ impl Filter {
             return Ok(true);
         }
         let partial: Partial<'_> = serde_json::from_slice(json).map_err(damaged)?;
-        Ok(self.labels.matches_with(|key| partial.metadata.labels.get(key).map(AsRef::as_ref)))
+        Ok(self
+            .labels
+            .matches_with(|key| partial.metadata.labels.get(key).map(AsRef::as_ref)))
     }
 }

@@ -14,7 +14,10 @@ pub type Kind = &'static KindInfo;
 /// The store's names of the resources, made once: they are part of every key.
 static STORAGE: LazyLock<BTreeMap<(&str, &str), Arc<str>>> = LazyLock::new(|| {
     let name = |kind: &KindInfo| format!("{}/{}", kind.group, kind.plural).into();
-    scheme::kinds().iter().map(|kind| ((kind.group, kind.plural), name(kind))).collect()
+    scheme::kinds()
+        .iter()
+        .map(|kind| ((kind.group, kind.plural), name(kind)))
+        .collect()
 });
 
 fn storage(kind: Kind) -> Arc<str> {
@@ -58,9 +61,14 @@ pub(crate) fn is_namespace(kind: Kind) -> bool {
 /// The kind whose objects live under this key.
 pub(crate) fn of_key(key: &Key) -> Option<Kind> {
     let (group, plural) = key.resource.split_once('/')?;
-    scheme::kinds().iter().find(|kind| kind.group == group && kind.plural == plural)
+    scheme::kinds()
+        .iter()
+        .find(|kind| kind.group == group && kind.plural == plural)
 }
 
 pub(crate) fn resource(kind: Kind) -> Resource {
-    Resource { group: kind.group.to_owned(), name: kind.plural.to_owned() }
+    Resource {
+        group: kind.group.to_owned(),
+        name: kind.plural.to_owned(),
+    }
 }

@@ -14,7 +14,11 @@ const SUFFIX: usize = 5;
 
 /// A text of the metadata; empty when it is absent.
 pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default()
+    object
+        .get("metadata")
+        .and_then(|m| m.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// The metadata, made when it is absent.
@@ -25,12 +29,15 @@ pub(crate) fn metadata(kind: Kind, object: &mut Value) -> Result<&mut Map<String
             kind.kind, kind.version, kind.kind
         ))
     };
-    let Value::Object(object) = object else { return Err(malformed("it is not an object")) };
+    let Value::Object(object) = object else {
+        return Err(malformed("it is not an object"));
+    };
     let slot = object.entry("metadata").or_insert(Value::Null);
     if slot.is_null() {
         *slot = json!({});
     }
-    slot.as_object_mut().ok_or_else(|| malformed("metadata is not an object"))
+    slot.as_object_mut()
+        .ok_or_else(|| malformed("metadata is not an object"))
 }
 
 fn set(kind: Kind, object: &mut Value, field: &str, value: Value) -> Result<(), Error> {
@@ -40,7 +47,10 @@ fn set(kind: Kind, object: &mut Value, field: &str, value: Value) -> Result<(), 
 
 /// Whether anybody still has to finish something before the object may go.
 pub(crate) fn is_held(kind: Kind, object: &Value) -> bool {
-    let filled = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    let filled = |list: Option<&Value>| {
+        list.and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty())
+    };
     filled(object.pointer("/metadata/finalizers"))
         || (kinds::is_namespace(kind) && filled(object.pointer("/spec/finalizers")))
 }
@@ -58,7 +68,10 @@ pub(crate) fn identify(
 ) -> Result<(), Error> {
     let namespace = if kind.namespaced { namespace } else { "" };
     let metadata = metadata(kind, object)?;
-    let found = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    let found = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if found.is_empty() && !namespace.is_empty() {
         metadata.insert("namespace".to_owned(), namespace.into());
     } else if found != namespace {
@@ -89,7 +102,11 @@ pub(crate) fn generate_name(kind: Kind, object: &mut Value, ids: &dyn IdSource) 
     let prefix = text(object, "generateName");
     if prefix.is_empty() {
         let text = "Required value: name or generateName is required";
-        return Err(Error::invalid(kind, "", vec![cause("FieldValueRequired", "metadata.name", text)]));
+        return Err(Error::invalid(
+            kind,
+            "",
+            vec![cause("FieldValueRequired", "metadata.name", text)],
+        ));
     }
     let kept: String = prefix.chars().take(MAX_PREFIX).collect();
     let name = format!("{kept}{}", ids.suffix(SUFFIX));
@@ -98,12 +115,7 @@ pub(crate) fn generate_name(kind: Kind, object: &mut Value, ids: &dyn IdSource) 
 }
 
 /// What only the server knows of a new object.
-pub(crate) fn stamp(
-    kind: Kind,
-    object: &mut Value,
-    now: Timestamp,
-    ids: &dyn IdSource,
-) -> Result<(), Error> {
+pub(crate) fn stamp(kind: Kind, object: &mut Value, now: Timestamp, ids: &dyn IdSource) -> Result<(), Error> {
     set(kind, object, "uid", ids.uuid().to_string().into())?;
     set(kind, object, "creationTimestamp", Time(now).to_string().into())
 }
@@ -120,8 +132,15 @@ pub struct Preconditions {
 impl Preconditions {
     /// Those that an object carries in its own metadata.
     pub(crate) fn of(object: &Value) -> Self {
-        let field = |name| Some(text(object, name)).filter(|text| !text.is_empty()).map(ToOwned::to_owned);
-        Self { uid: field("uid"), resource_version: field("resourceVersion") }
+        let field = |name| {
+            Some(text(object, name))
+                .filter(|text| !text.is_empty())
+                .map(ToOwned::to_owned)
+        };
+        Self {
+            uid: field("uid"),
+            resource_version: field("resourceVersion"),
+        }
     }
 
     pub(crate) fn check(&self, kind: Kind, current: &Value) -> Result<(), Error> {
@@ -148,7 +167,11 @@ pub(crate) fn check_finalizers(kind: Kind, old: &Value, new: &Value) -> Result<(
     }
     let list = |object: &Value| -> Vec<String> {
         let list = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-        list.into_iter().flatten().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+        list.into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(ToOwned::to_owned)
+            .collect()
     };
     let before = list(old);
     match list(new).into_iter().find(|name| !before.contains(name)) {

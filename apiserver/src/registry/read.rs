@@ -69,14 +69,19 @@ impl Registry {
         if let Some(wanted) = at
             && wanted > self.store().current_revision().await?
         {
-            return Err(Error::BadRequest("continue key is not valid: list again from the start".to_owned()));
+            return Err(Error::BadRequest(
+                "continue key is not valid: list again from the start".to_owned(),
+            ));
         }
         match options.at {
             AtVersion::Exact(revision) if token.is_none() => at = Some(revision),
             AtVersion::NotOlderThan(wanted) if token.is_none() => {
                 let current = self.store().current_revision().await?;
                 if wanted > current {
-                    return Err(Error::FutureVersion { requested: wanted.0, current: current.0 });
+                    return Err(Error::FutureVersion {
+                        requested: wanted.0,
+                        current: current.0,
+                    });
                 }
             }
             _ => {}
@@ -84,7 +89,11 @@ impl Registry {
         let limit = options.limit.filter(|limit| *limit > 0);
         let mut items = Vec::new();
         loop {
-            let step = if options.filter.is_all() { limit } else { limit.map(|limit| limit.max(STEP)) };
+            let step = if options.filter.is_all() {
+                limit
+            } else {
+                limit.map(|limit| limit.max(STEP))
+            };
             let request = ListRequest {
                 scope: kinds::scope(kind, options.namespace.as_deref()),
                 limit: step,
@@ -120,9 +129,16 @@ impl Registry {
             let full = limit.is_some_and(|limit| items.len() >= limit);
             let more = page.more || taken < total;
             if !more || full {
-                let continue_ = start_after.filter(|_| more).map(|last| Token::new(at, &last).to_string());
+                let continue_ = start_after
+                    .filter(|_| more)
+                    .map(|last| Token::new(at, &last).to_string());
                 let remaining = (more && options.filter.is_all()).then_some(page.remaining);
-                return Ok(ObjectList { items, revision: page.revision, continue_, remaining });
+                return Ok(ObjectList {
+                    items,
+                    revision: page.revision,
+                    continue_,
+                    remaining,
+                });
             }
         }
     }

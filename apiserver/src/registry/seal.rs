@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
-use panda_store::{Body, Entry, Key};
+use panda_store::{Body, Key};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
@@ -80,31 +80,52 @@ impl Sealer {
     }
 
     pub(super) fn seal(&self, key: &Key, uid: &str, body: &Body) -> Result<Body, Error> {
-        let failed = |detail: &str| Error::Damaged { key: key.to_string(), detail: detail.to_owned() };
+        let failed = |detail: &str| Error::Damaged {
+            key: key.to_string(),
+            detail: detail.to_owned(),
+        };
         let mut nonce = [0; NONCE_SIZE];
-        self.random.fill(&mut nonce).map_err(|_| failed("the system gives no random bytes"))?;
+        self.random
+            .fill(&mut nonce)
+            .map_err(|_| failed("the system gives no random bytes"))?;
         let associated = associated(key, uid);
-        let payload = Payload { msg: &body.bytes, aad: associated.as_bytes() };
-        let sealed =
-            self.cipher.encrypt(XNonce::from_slice(&nonce), payload).map_err(|_| failed("it is too large"))?;
+        let payload = Payload {
+            msg: &body.bytes,
+            aad: associated.as_bytes(),
+        };
+        let sealed = self
+            .cipher
+            .encrypt(XNonce::from_slice(&nonce), payload)
+            .map_err(|_| failed("it is too large"))?;
         let sealed = STANDARD.encode([&nonce[..], &sealed].concat());
-        let envelope = Envelope { resource_version: "", uid, splice: body.splice, sealed: sealed.into() };
+        let envelope = Envelope {
+            resource_version: "",
+            uid,
+            splice: body.splice,
+            sealed: sealed.into(),
+        };
         let bytes = serde_json::to_vec(&envelope).map_err(|_| failed("it cannot be written"))?;
         Ok(Body::new(bytes, VERSION_AT))
     }
 
-    pub(super) fn open_entry(&self, entry: &Entry) -> Result<Bytes, Error> {
-        self.open_value(&entry.key, &entry.value)
-    }
-
     pub(super) fn open_value(&self, key: &Key, value: &[u8]) -> Result<Bytes, Error> {
-        let failed = |detail: &str| Error::Damaged { key: key.to_string(), detail: detail.to_owned() };
+        let failed = |detail: &str| Error::Damaged {
+            key: key.to_string(),
+            detail: detail.to_owned(),
+        };
         let envelope: Envelope<'_> =
             serde_json::from_slice(value).map_err(|_| failed("its envelope is damaged"))?;
-        let sealed = STANDARD.decode(envelope.sealed.as_bytes()).map_err(|_| failed("it is not base64"))?;
-        let (nonce, sealed) = sealed.split_at_checked(NONCE_SIZE).ok_or_else(|| failed("it is cut"))?;
+        let sealed = STANDARD
+            .decode(envelope.sealed.as_bytes())
+            .map_err(|_| failed("it is not base64"))?;
+        let (nonce, sealed) = sealed
+            .split_at_checked(NONCE_SIZE)
+            .ok_or_else(|| failed("it is cut"))?;
         let associated = associated(key, envelope.uid);
-        let payload = Payload { msg: sealed, aad: associated.as_bytes() };
+        let payload = Payload {
+            msg: sealed,
+            aad: associated.as_bytes(),
+        };
         let clear = self
             .cipher
             .decrypt(XNonce::from_slice(nonce), payload)
@@ -128,17 +149,28 @@ mod tests {
         let path = dir.path().join("secrets.key");
         let sealer = Sealer::open(&path).unwrap();
         let key = Key::new("/secrets", "web", "gh");
-        let body = Body::new(br#"{"metadata":{"resourceVersion":""},"data":"canary"}"#.to_vec(), 32);
+        let body = Body::new(
+            br#"{"metadata":{"resourceVersion":""},"data":"canary"}"#.to_vec(),
+            32,
+        );
         let sealed = sealer.seal(&key, "u1", &body).unwrap();
         let stored = encode::fill(&sealed.bytes, sealed.splice, "17");
         assert!(!String::from_utf8_lossy(&stored).contains("canary"));
         let clear = Sealer::open(&path).unwrap().open_value(&key, &stored).unwrap();
-        assert_eq!(&clear[..], br#"{"metadata":{"resourceVersion":"17"},"data":"canary"}"#);
+        assert_eq!(
+            &clear[..],
+            br#"{"metadata":{"resourceVersion":"17"},"data":"canary"}"#
+        );
         let other = Key::new("/secrets", "web", "other");
         assert!(sealer.open_value(&other, &stored).is_err());
         let moved = String::from_utf8(stored.clone()).unwrap().replace("u1", "u2");
         assert!(sealer.open_value(&key, moved.as_bytes()).is_err());
-        assert!(Sealer::open(&dir.path().join("new.key")).unwrap().open_value(&key, &stored).is_err());
+        assert!(
+            Sealer::open(&dir.path().join("new.key"))
+                .unwrap()
+                .open_value(&key, &stored)
+                .is_err()
+        );
         assert!(sealer.open_value(&key, b"{}").is_err());
     }
 }

@@ -40,7 +40,11 @@ impl Token {
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
         let token: Self = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
-        if token.v == 1 && !token.name.is_empty() { Ok(token) } else { Err(invalid()) }
+        if token.v == 1 && !token.name.is_empty() {
+            Ok(token)
+        } else {
+            Err(invalid())
+        }
     }
 
     pub(super) fn at(&self) -> Option<Revision> {
@@ -67,7 +71,13 @@ mod tests {
     fn tokens_survive_and_nonsense_is_refused() {
         let token = Token::new(Some(Revision(7)), &Key::new("g/tasks", "web", "a"));
         assert_eq!(Token::parse(&token.to_string()).unwrap(), token);
-        for bad in ["", "!", "e30", &URL_SAFE_NO_PAD.encode(r#"{"v":2,"ns":"","name":"a"}"#), &"A".repeat(4096)] {
+        for bad in [
+            "",
+            "!",
+            "e30",
+            &URL_SAFE_NO_PAD.encode(r#"{"v":2,"ns":"","name":"a"}"#),
+            &"A".repeat(4096),
+        ] {
             assert!(Token::parse(bad).is_err(), "{bad}");
         }
     }

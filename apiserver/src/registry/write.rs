@@ -127,10 +127,30 @@ impl std::fmt::Debug for Write {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (verb, kind, namespace, name) = match self {
             Self::Create { kind, namespace, .. } => ("Create", kind, namespace, ""),
-            Self::Update { kind, namespace, name, .. } => ("Update", kind, namespace, name.as_str()),
-            Self::Modify { kind, namespace, name, .. } => ("Modify", kind, namespace, name.as_str()),
-            Self::Delete { kind, namespace, name, .. } => ("Delete", kind, namespace, name.as_str()),
-            Self::Check { kind, namespace, name, .. } => ("Check", kind, namespace, name.as_str()),
+            Self::Update {
+                kind,
+                namespace,
+                name,
+                ..
+            } => ("Update", kind, namespace, name.as_str()),
+            Self::Modify {
+                kind,
+                namespace,
+                name,
+                ..
+            } => ("Modify", kind, namespace, name.as_str()),
+            Self::Delete {
+                kind,
+                namespace,
+                name,
+                ..
+            } => ("Delete", kind, namespace, name.as_str()),
+            Self::Check {
+                kind,
+                namespace,
+                name,
+                ..
+            } => ("Check", kind, namespace, name.as_str()),
         };
         write!(f, "{verb} {} {namespace}/{name}", kind.kind)
     }
@@ -225,13 +245,36 @@ impl Registry {
     pub async fn write(&self, write: Write, options: &WriteOptions) -> Result<Written, Error> {
         let key = match &write {
             Write::Create { kind, namespace, .. } => kinds::key(kind, namespace, "?"),
-            Write::Update { kind, namespace, name, .. }
-            | Write::Modify { kind, namespace, name, .. }
-            | Write::Delete { kind, namespace, name, .. }
-            | Write::Check { kind, namespace, name, .. } => kinds::key(kind, namespace, name),
+            Write::Update {
+                kind,
+                namespace,
+                name,
+                ..
+            }
+            | Write::Modify {
+                kind,
+                namespace,
+                name,
+                ..
+            }
+            | Write::Delete {
+                kind,
+                namespace,
+                name,
+                ..
+            }
+            | Write::Check {
+                kind,
+                namespace,
+                name,
+                ..
+            } => kinds::key(kind, namespace, name),
         };
         let done = self.transact(vec![write], options).await?.pop();
-        done.ok_or_else(|| Error::Damaged { key: key.to_string(), detail: "a write has no outcome".to_owned() })
+        done.ok_or_else(|| Error::Damaged {
+            key: key.to_string(),
+            detail: "a write has no outcome".to_owned(),
+        })
     }
 
     async fn commit(&self, plans: Vec<Plan>) -> Result<Vec<Written>, store::Error> {
@@ -249,14 +292,26 @@ impl Registry {
             }
         }
         let committed = self.store().commit(Txn::new(ops)).await?;
-        plans.into_iter().zip(committed.entries).map(|(plan, entry)| self.finish(plan, entry)).collect()
+        plans
+            .into_iter()
+            .zip(committed.entries)
+            .map(|(plan, entry)| self.finish(plan, entry))
+            .collect()
     }
 
     fn finish(&self, plan: Plan, entry: Option<Arc<Entry>>) -> Result<Written, store::Error> {
-        let not_found = || store::Error::NotFound { key: plan.op.key.clone() };
+        let not_found = || store::Error::NotFound {
+            key: plan.op.key.clone(),
+        };
         let entry = entry.or(plan.current).ok_or_else(not_found)?;
-        let object = self.open(&entry).map_err(|error| store::Error::Invalid { reason: error.to_string() })?;
-        Ok(Written { object, effect: plan.effect, warnings: plan.warnings })
+        let object = self.open(&entry).map_err(|error| store::Error::Invalid {
+            reason: error.to_string(),
+        })?;
+        Ok(Written {
+            object,
+            effect: plan.effect,
+            warnings: plan.warnings,
+        })
     }
 
     fn would_be(&self, plan: Plan) -> Result<Written, Error> {
@@ -266,7 +321,11 @@ impl Registry {
                 let version = meta::text(&next, "resourceVersion");
                 json.bytes = encode::fill(&json.bytes, json.splice, version);
                 let revision = version.parse().unwrap_or_default();
-                Object { key: plan.op.key, revision, json: json.bytes.into() }
+                Object {
+                    key: plan.op.key,
+                    revision,
+                    json: json.bytes.into(),
+                }
             }
             (None, Some(current)) => self.open(&current)?,
             (None, None) => {
@@ -276,29 +335,57 @@ impl Registry {
                 });
             }
         };
-        Ok(Written { object, effect: plan.effect, warnings: plan.warnings })
+        Ok(Written {
+            object,
+            effect: plan.effect,
+            warnings: plan.warnings,
+        })
     }
 
     async fn plan(&self, write: &mut Write, options: &WriteOptions) -> Result<Plan, Error> {
         match write {
-            Write::Create { kind, namespace, object } => {
-                self.plan_create(kind, namespace, object.clone(), options).await
-            }
-            Write::Update { kind, namespace, name, part, object } => {
+            Write::Create {
+                kind,
+                namespace,
+                object,
+            } => self.plan_create(kind, namespace, object.clone(), options).await,
+            Write::Update {
+                kind,
+                namespace,
+                name,
+                part,
+                object,
+            } => {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
                 self.plan_update(kind, *part, entry, &old, object.clone(), options)
             }
-            Write::Modify { kind, namespace, name, part, change } => {
+            Write::Modify {
+                kind,
+                namespace,
+                name,
+                part,
+                change,
+            } => {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
                 let object = change(&old)?;
                 self.plan_update(kind, *part, entry, &old, object, options)
             }
-            Write::Delete { kind, namespace, name, preconditions } => {
+            Write::Delete {
+                kind,
+                namespace,
+                name,
+                preconditions,
+            } => {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
                 preconditions.check(kind, &old)?;
                 self.plan_delete(kind, entry, old)
             }
-            Write::Check { kind, namespace, name, preconditions } => {
+            Write::Check {
+                kind,
+                namespace,
+                name,
+                preconditions,
+            } => {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
                 preconditions.check(kind, &old)?;
                 Ok(unchanged(entry, Vec::new()))
@@ -306,12 +393,7 @@ impl Registry {
         }
     }
 
-    async fn stored(
-        &self,
-        kind: Kind,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(Arc<Entry>, Value), Error> {
+    async fn stored(&self, kind: Kind, namespace: &str, name: &str) -> Result<(Arc<Entry>, Value), Error> {
         let found = self.store().get(kinds::key(kind, namespace, name)).await?;
         let entry = found.ok_or_else(|| Error::not_found(kind, name))?;
         let value = self.open(&entry)?.value()?;
@@ -326,10 +408,14 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Plan, Error> {
         meta::identify(kind, namespace, None, &mut object)?;
-        let guard = self.namespace_guard(kind, namespace, meta::text(&object, "name")).await?;
+        let guard = self
+            .namespace_guard(kind, namespace, meta::text(&object, "name"))
+            .await?;
         meta::generate_name(kind, &mut object, self.ids())?;
         if let Some(trace) = options.traceparent.as_deref().filter(|_| kinds::is_custom(kind)) {
-            let annotations = meta::metadata(kind, &mut object)?.entry("annotations").or_insert(json!({}));
+            let annotations = meta::metadata(kind, &mut object)?
+                .entry("annotations")
+                .or_insert(json!({}));
             if let Value::Object(annotations) = annotations {
                 annotations.entry(TRACEPARENT).or_insert_with(|| trace.into());
             }
@@ -340,10 +426,20 @@ impl Registry {
         strategy::complete(kind, &mut object)?;
         let key = kinds::key(kind, namespace, meta::text(&object, "name"));
         if options.dry_run && self.store().get(key.clone()).await?.is_some() {
-            return Err(Error::AlreadyExists { resource: kinds::resource(kind), name: key.name.to_string() });
+            return Err(Error::AlreadyExists {
+                resource: kinds::resource(kind),
+                name: key.name.to_string(),
+            });
         }
         let op = Op::create(key.clone(), self.encode(kind, &key, &object)?);
-        Ok(Plan { op, effect: Effect::Created, warnings, guard, current: None, next: Some(object) })
+        Ok(Plan {
+            op,
+            effect: Effect::Created,
+            warnings,
+            guard,
+            current: None,
+            next: Some(object),
+        })
     }
 
     fn plan_update(
@@ -361,7 +457,10 @@ impl Registry {
         let (next, warnings) = match part {
             Part::Finalize => {
                 let mut next = old.clone();
-                let wanted = object.pointer("/spec/finalizers").cloned().unwrap_or_else(|| json!([]));
+                let wanted = object
+                    .pointer("/spec/finalizers")
+                    .cloned()
+                    .unwrap_or_else(|| json!([]));
                 next["spec"]["finalizers"] = wanted;
                 (next, Vec::new())
             }
@@ -396,7 +495,14 @@ impl Registry {
         }
         let body = self.encode(kind, &key, &next)?;
         let op = Op::update(key, entry.revision, body);
-        Ok(Plan { op, effect: Effect::Updated, warnings, guard: None, current: None, next: Some(next) })
+        Ok(Plan {
+            op,
+            effect: Effect::Updated,
+            warnings,
+            guard: None,
+            current: None,
+            next: Some(next),
+        })
     }
 
     fn plan_delete(&self, kind: Kind, entry: Arc<Entry>, mut object: Value) -> Result<Plan, Error> {
@@ -429,16 +535,18 @@ impl Registry {
     ) -> Result<Plan, Error> {
         let body = self.encode(kind, &entry.key, &last)?;
         let op = Op::delete(entry.key.clone(), entry.revision, Some(body));
-        Ok(Plan { op, effect: Effect::Deleted, warnings, guard: None, current: None, next: Some(last) })
+        Ok(Plan {
+            op,
+            effect: Effect::Deleted,
+            warnings,
+            guard: None,
+            current: None,
+            next: Some(last),
+        })
     }
 
     /// A new object needs a namespace that exists and is not going, until it is committed.
-    async fn namespace_guard(
-        &self,
-        kind: Kind,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Op>, Error> {
+    async fn namespace_guard(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Op>, Error> {
         if !kind.namespaced {
             return Ok(None);
         }
@@ -448,11 +556,17 @@ impl Registry {
         let entry = entry.ok_or_else(|| Error::not_found(namespaces, namespace))?;
         if meta::is_deleting(&self.open(&entry)?.value()?) {
             let text = format!("namespace {namespace} is being terminated");
-            let detail =
-                format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let detail = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
             let causes = vec![cause("NamespaceTerminating", "metadata.namespace", text)];
             let (resource, name) = (kinds::resource(kind), name.to_owned());
-            return Err(Error::Forbidden { resource, name, detail, causes });
+            return Err(Error::Forbidden {
+                resource,
+                name,
+                detail,
+                causes,
+            });
         }
         Ok(Some(Op::check(key, Expect::Revision(entry.revision))))
     }
@@ -474,8 +588,15 @@ impl Registry {
                 kind.kind, kind.version, kind.kind
             )),
         })?;
-        let Prepared { object, mut warnings, unknown_fields, .. } = prepared;
-        let unknown = unknown_fields.iter().map(|path| format!("unknown field \"{path}\""));
+        let Prepared {
+            object,
+            mut warnings,
+            unknown_fields,
+            ..
+        } = prepared;
+        let unknown = unknown_fields
+            .iter()
+            .map(|path| format!("unknown field \"{path}\""));
         let odd: Vec<String> = unknown.chain(options.duplicates.iter().cloned()).collect();
         match options.field_validation {
             FieldValidation::Ignore => {}

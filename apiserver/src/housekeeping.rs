@@ -1,0 +1,115 @@
+//! What ends by itself: Events are for people and live a day.
+
+use std::time::Duration;
+
+use panda_api::Event;
+use panda_api::meta::{MicroTime, Time};
+use panda_api::scheme;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::registry::{Error, ListOptions, Preconditions, Registry, WriteOptions};
+
+/// How often old Events are looked for.
+const PERIOD: Duration = Duration::from_secs(300);
+/// Events looked at in one step.
+const STEP: usize = 1000;
+
+pub(crate) struct Housekeeping {
+    pub(crate) registry: Registry,
+    pub(crate) event_ttl: Duration,
+}
+
+/// The times of an Event.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Times {
+    metadata: Made,
+    last_timestamp: Option<Time>,
+    event_time: Option<MicroTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Made {
+    #[serde(default)]
+    uid: String,
+    creation_timestamp: Option<Time>,
+}
+
+impl Times {
+    fn newest(&self) -> Option<jiff::Timestamp> {
+        let created = self.metadata.creation_timestamp.map(|time| time.0);
+        [
+            created,
+            self.last_timestamp.map(|time| time.0),
+            self.event_time.map(|time| time.0),
+        ]
+        .into_iter()
+        .flatten()
+        .max()
+    }
+}
+
+impl Housekeeping {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        loop {
+            match self.sweep().await {
+                Ok(0) => {}
+                Ok(removed) => tracing::debug!(removed, "old events removed"),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "old events not removed");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+        }
+    }
+
+    /// Removes the Events whose time is over; how many.
+    async fn sweep(&self) -> Result<usize, Error> {
+        let kind = scheme::of::<Event>();
+        let now = self.registry.clock().now();
+        let ttl = jiff::SignedDuration::try_from(self.event_ttl).unwrap_or(jiff::SignedDuration::MAX);
+        let Ok(oldest) = now.checked_sub(ttl) else {
+            return Ok(0);
+        };
+        let mut options = ListOptions {
+            limit: Some(STEP),
+            ..ListOptions::default()
+        };
+        let mut removed = 0;
+        loop {
+            let page = self.registry.list(kind, &options).await?;
+            for object in &page.items {
+                let Ok(times) = serde_json::from_slice::<Times>(&object.json) else {
+                    continue;
+                };
+                if times.newest().is_none_or(|newest| newest >= oldest) {
+                    continue;
+                }
+                let preconditions = Preconditions {
+                    uid: Some(times.metadata.uid),
+                    resource_version: None,
+                };
+                let (namespace, name) = (&object.key.namespace, &object.key.name);
+                let write = WriteOptions::default();
+                match self
+                    .registry
+                    .delete(kind, namespace, name, preconditions, &write)
+                    .await
+                {
+                    Ok(_) => removed += 1,
+                    Err(Error::NotFound { .. } | Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            match page.continue_ {
+                Some(token) => options.continue_ = Some(token),
+                None => return Ok(removed),
+            }
+        }
+    }
+}

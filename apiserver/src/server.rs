@@ -1,0 +1,225 @@
+//! The server, put together.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use panda_api::meta::{Clock, IdSource};
+use panda_store::Store;
+use panda_store::compactor::{Compactor, Policy};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::authz::{Authorizer, Fixed};
+use crate::config::{self, Config};
+use crate::endpoints::{Api, discovery, dispatch, health, openapi};
+use crate::filters::Filters;
+use crate::housekeeping::Housekeeping;
+use crate::listener::Listener;
+use crate::metrics::{Metrics, SharedRegistry};
+use crate::pki::{self, Pki};
+use crate::registry::{self, KeyError, Registry, Sealer};
+use crate::respond::Failure;
+use crate::tls;
+
+/// Folder of the certificates inside the data folder.
+const PKI_DIR: &str = "pki";
+/// The key that seals Secrets, inside the data folder.
+const SECRETS_KEY: &str = "secrets.key";
+
+/// Why a server could not be built or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is no good.
+    #[error("invalid configuration")]
+    Config(#[from] config::Error),
+    /// The certificates cannot be had.
+    #[error("cannot set up the certificate authority")]
+    Pki(#[from] pki::Error),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS")]
+    Tls(#[from] tls::Error),
+    /// The key of the Secrets cannot be had.
+    #[error("cannot open the key that seals Secrets")]
+    Sealer(#[from] KeyError),
+    /// The first objects cannot be made.
+    #[error("cannot make the first namespaces")]
+    Bootstrap(#[from] registry::Error),
+}
+
+impl Error {
+    /// Whether trying again, unchanged, may help.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Bootstrap(error) if error.is_retryable())
+    }
+}
+
+/// What the server needs from outside.
+pub struct Deps {
+    /// Where objects live. A watch cache in front of it makes reads cheap.
+    pub store: Arc<dyn Store>,
+    /// Wall time and monotonic time.
+    pub clock: Arc<dyn Clock>,
+    /// Uids and random names.
+    pub ids: Arc<dyn IdSource>,
+    /// The process's metrics.
+    pub metrics: SharedRegistry,
+}
+
+impl std::fmt::Debug for Deps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deps").finish_non_exhaustive()
+    }
+}
+
+/// A server, ready to run.
+pub struct Server {
+    config: Config,
+    deps: Deps,
+    registry: Registry,
+    pki: Arc<Pki>,
+    tls: Arc<rustls::ServerConfig>,
+    authorizer: Arc<dyn Authorizer>,
+    routes: Router,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Puts a server together; makes keys and certificates in the data folder where there are none.
+    ///
+    /// # Errors
+    /// When the configuration is no good, or a key or certificate cannot be had.
+    pub fn build(config: Config, deps: Deps) -> Result<Self, Error> {
+        config.validate()?;
+        let pki = Pki::open(
+            &config.data_dir.join(PKI_DIR),
+            Arc::clone(&deps.clock),
+            Arc::clone(&deps.ids),
+        )?;
+        let mut names = config.tls_names.clone();
+        if !config.listen.ip().is_unspecified() {
+            names.push(config.listen.ip().to_string());
+        }
+        let identity = pki.server(&names)?;
+        let tls = tls::server_config(&identity, pki.ca_certificate_pem(), Arc::clone(&deps.clock))?;
+        let sealer = Sealer::open(&key_path(&config.data_dir))?;
+        let registry = Registry::new(
+            Arc::clone(&deps.store),
+            sealer,
+            Arc::clone(&deps.clock),
+            Arc::clone(&deps.ids),
+        );
+        Ok(Self {
+            config,
+            deps,
+            registry,
+            pki: Arc::new(pki),
+            tls,
+            authorizer: Arc::new(Fixed),
+            routes: Router::new(),
+        })
+    }
+
+    /// The objects, for services in the same process.
+    #[must_use]
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// The certificate authority, for kubeconfigs and device certificates.
+    #[must_use]
+    pub fn pki(&self) -> Arc<Pki> {
+        Arc::clone(&self.pki)
+    }
+
+    /// Other rules than [`Fixed`].
+    #[must_use]
+    pub fn with_authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
+        self.authorizer = authorizer;
+        self
+    }
+
+    /// Further routes (gRPC services, subresources). They stand behind the same filters and find the
+    /// [`crate::authn::User`] in the extensions of a request.
+    #[must_use]
+    pub fn with_routes(mut self, routes: Router) -> Self {
+        self.routes = self.routes.merge(routes);
+        self
+    }
+
+    /// Serves until `stop`, then lets open requests end.
+    ///
+    /// # Errors
+    /// When the first objects cannot be made.
+    pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
+        self.registry.bootstrap().await?;
+        let metrics = Metrics::new(&self.deps.metrics);
+        let api = Arc::new(Api {
+            registry: self.registry.clone(),
+            metrics: Arc::clone(&metrics),
+            process_metrics: Arc::clone(&self.deps.metrics),
+            discovery: discovery::Documents::new(),
+            openapi: openapi::Documents::new(),
+            stop: stop.clone(),
+        });
+        let routes = routes(api)
+            .merge(self.routes)
+            .method_not_allowed_fallback(no_method);
+        let filters = Filters {
+            clock: Arc::clone(&self.deps.clock),
+            ids: Arc::clone(&self.deps.ids),
+            metrics: Arc::clone(&metrics),
+            authorizer: self.authorizer,
+            limits: self.config.limits.clone(),
+        };
+        let serving = Listener {
+            tls: self.tls,
+            router: filters.around(routes),
+            limits: self.config.limits.clone(),
+            metrics,
+        };
+        let housekeeping = Housekeeping {
+            registry: self.registry,
+            event_ttl: self.config.event_ttl.get(),
+        };
+        tracing::info!(address = ?listener.local_addr().ok(), "API server listens");
+        let compactor = Compactor::build(Arc::clone(&self.deps.store), Policy::default());
+        tokio::join!(
+            serving.run(listener, stop.clone()),
+            housekeeping.run(stop.clone()),
+            compactor.run(stop)
+        );
+        tracing::info!("API server has stopped");
+        Ok(())
+    }
+}
+
+fn key_path(data_dir: &Path) -> std::path::PathBuf {
+    data_dir.join(SECRETS_KEY)
+}
+
+fn routes(api: Arc<Api>) -> Router {
+    Router::new()
+        .route("/healthz", get(health::live))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/version", get(health::version))
+        .route("/version/", get(health::version))
+        .route("/metrics", get(health::metrics))
+        .fallback(dispatch)
+        .with_state(api)
+}
+
+async fn no_method() -> Response {
+    Failure::no_method().into_response()
+}

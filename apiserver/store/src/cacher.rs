@@ -8,6 +8,9 @@
 //! 4. When the feed is cut it continues where it stopped. Only if that has been compacted meanwhile is
 //!    everything loaded anew, and every watcher ended with [`Error::Compacted`].
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;

@@ -136,6 +136,25 @@ impl Sqlite {
     }
 }
 
+#[cfg(test)]
+impl Sqlite {
+    /// Runs SQL on the writer's own connection: for injecting faults.
+    async fn execute(&self, sql: &str) {
+        let (reply, done) = oneshot::channel();
+        self.send(Command::Execute {
+            sql: sql.to_owned(),
+            reply,
+        })
+        .await
+        .unwrap();
+        done.await.unwrap();
+    }
+
+    async fn limit_pages(&self, pages: u32) {
+        self.execute(&format!("PRAGMA max_page_count = {pages}")).await;
+    }
+}
+
 impl Drop for Sqlite {
     fn drop(&mut self) {
         // The writer ends when nobody can send any more.

@@ -1,5 +1,7 @@
 //! Every store, and the watch cache over each, against the one suite.
 
+#![expect(clippy::unwrap_used, reason = "fixtures of tests")]
+
 use std::sync::Arc;
 
 use panda_store::cacher::{self, Cacher};

@@ -24,9 +24,22 @@ const SWEEP: i64 = 256;
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 pub(super) enum Command {
-    Commit { txn: Txn, reply: Reply<Committed> },
-    Compact { below: Revision, reply: Reply<Revision> },
-    Close { reply: oneshot::Sender<()> },
+    Commit {
+        txn: Txn,
+        reply: Reply<Committed>,
+    },
+    Compact {
+        below: Revision,
+        reply: Reply<Revision>,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
+    #[cfg(test)]
+    Execute {
+        sql: String,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 #[derive(Debug)]
@@ -106,6 +119,11 @@ impl Writer {
                         group.push((txn, reply));
                     }
                     Command::Compact { below, reply } => compactions.push((below, reply)),
+                    #[cfg(test)]
+                    Command::Execute { sql, reply } => {
+                        self.connection.execute_batch(&sql).unwrap();
+                        reply.send(()).unwrap();
+                    }
                     Command::Close { reply } => {
                         // What is queued is still done; the loop ends when the queue is empty.
                         self.queue.close();

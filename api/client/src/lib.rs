@@ -19,6 +19,7 @@
 //! | [`table`] | tables printed by the server |
 //! | [`discovery`] | the kinds of a server, and the words people use for them |
 //! | [`backoff`] | exponential back-off with seeded jitter |
+//! | [`fake`] | an API server in memory with scripted faults, for tests |
 //! | [`runtime`] | watcher, cache, informer, workqueue, controller, events |
 
 pub mod api;
@@ -28,6 +29,7 @@ pub mod config;
 pub mod connector;
 pub mod discovery;
 pub mod error;
+pub mod fake;
 pub mod params;
 pub mod resource;
 pub mod runtime;

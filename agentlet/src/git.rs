@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use call::Call;
-pub(crate) use call::Sink;
+pub(crate) use call::{IDENTITY_EMAIL, IDENTITY_NAME, Sink};
 
 /// The user and group that something runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

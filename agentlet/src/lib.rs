@@ -5,17 +5,21 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`artifact`] | what is taken out of a workspace: snapshots and outputs |
 //! | [`boot`] | the clock of grants, and the identity of this boot |
 //! | [`driver`] | how agents are talked to, and how the end of a turn is judged |
 //! | [`git`] | the only place that starts git |
 //! | [`outbox`] | reports, durable until the server has them |
 //! | [`process`] | trees of processes on the floor, ended whole |
+//! | [`publish`] | an accepted result becomes a branch of the user's repository |
 //! | [`session`] | the connection to the server |
 //! | [`supervisor`] | one process a run, which outlives the agentlet |
+//! | [`verify`] | fresh extractions of a snapshot, for checks |
 //! | [`workspace`] | where an agent works: folders, private clones, the proof before start |
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
 
+pub mod artifact;
 mod blobship;
 pub mod boot;
 mod daemon;
@@ -24,11 +28,13 @@ pub mod git;
 mod logship;
 pub mod outbox;
 pub mod process;
+pub mod publish;
 mod runner;
 pub mod session;
 pub mod supervisor;
 #[cfg(test)]
 mod testing;
+pub mod verify;
 pub mod workspace;
 
 pub use daemon::Shutdown;

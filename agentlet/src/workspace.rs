@@ -13,11 +13,11 @@
 //! After the agent has ended its tree is data. Nothing of ours runs git in it or follows a link of it: the walker
 //! ([`crate::artifact`]) reads it through folder handles, and git is given bytes over a pipe.
 
-mod clone;
+pub(crate) mod clone;
 pub(crate) mod disk;
 mod proof;
 mod record;
-mod remove;
+pub(crate) mod remove;
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -589,7 +589,7 @@ impl Workspaces {
 /// Folder of extractions that checks run in; no Task uid can be this word, since a rerun follows it.
 const CHECKS: &str = "checks";
 
-fn check_key(key: &Key, run_uid: &str) -> Result<(), Error> {
+pub(crate) fn check_key(key: &Key, run_uid: &str) -> Result<(), Error> {
     for (field, value) in [("task uid", key.task_uid.as_str()), ("run uid", run_uid)] {
         let plain = !value.is_empty()
             && value.len() <= 128

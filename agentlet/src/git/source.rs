@@ -65,6 +65,8 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// Its refs and objects.
     pub(crate) repo: Repo,
+    /// The git folder that all its work trees share.
+    pub(crate) common_dir: PathBuf,
     /// `sha1` or `sha256`.
     pub(crate) format: String,
 }
@@ -128,6 +130,7 @@ impl Source {
                 git_dir: PathBuf::from(own),
                 user,
             },
+            common_dir: PathBuf::from(common),
             format: format.to_owned(),
             path: canonical,
         })

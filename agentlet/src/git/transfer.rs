@@ -9,7 +9,7 @@ use std::io;
 use super::{Error, Git, Repo, Sink};
 
 /// Old repositories hold objects with these harmless faults; everything else that fsck knows is refused.
-const FSCK: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,missingSpaceBeforeEmail=ignore,\
+pub(crate) const FSCK: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,missingSpaceBeforeEmail=ignore,\
                     badTimezone=ignore,missingEmail=ignore,missingNameBeforeEmail=ignore";
 
 /// Brings `want` and everything that it needs from `from` to `to`. `haves` are commits that `to` holds completely.

@@ -315,7 +315,7 @@ async fn a_stream_keeps_its_head_and_its_newest_and_marks_the_gap() {
             "{answer:?}"
         );
         assert_eq!(store.len(id.clone()).await.unwrap(), 100);
-        assert_eq!(store.streams("run-1").await.unwrap(), [id.clone()]);
+        assert_eq!(store.streams("run-1").await.unwrap(), std::slice::from_ref(&id));
         assert_eq!(store.runs(None, 10).await.unwrap(), ["run-1"]);
         assert!(store.runs(Some("run-1"), 10).await.unwrap().is_empty());
         store.delete_streams("run-1").await.unwrap();

@@ -14,3 +14,6 @@
 
 pub mod framework;
 pub mod task;
+
+#[cfg(test)]
+mod testing;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use panda_api::{Backoff, Failure, FailureClass, FailureReason, Jitter, Retries, RetrySpec};
+use panda_api::{Failure, FailureClass, FailureReason, Jitter, Retries, RetrySpec};
 
 use crate::framework::fraction;
 

@@ -10,10 +10,22 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`framework`] | plans, their one executor, object targets |
+//! | [`manager`] | all controllers over one client: start here |
+//! | [`device`] | whether a Device is Ready, by its heartbeat |
+//! | [`gc`] | dependents of what is gone |
+//! | [`namespace`] | emptying Namespaces that are being deleted |
+//! | [`scheduler`] | which device makes a Run: filters, scores, bindings |
 //! | [`task`] | Runs of a Task: attempts, retries, deadline, cancellation, acceptance, publication |
 
+pub mod device;
 pub mod framework;
+pub mod gc;
+pub mod manager;
+pub mod namespace;
+pub mod scheduler;
 pub mod task;
+
+pub use manager::Manager;
 
 #[cfg(test)]
 mod testing;

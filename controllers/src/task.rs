@@ -24,6 +24,7 @@ mod result;
 mod retry;
 mod usage;
 mod view;
+pub(crate) mod wiring;
 
 #[cfg(test)]
 mod tests;

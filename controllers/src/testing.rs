@@ -143,7 +143,7 @@ impl World {
             state.writes = 0;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let outcome = runtime.block_on(execute(self, plan, "test", self.now()));
+        let outcome = runtime.block_on(execute(self, plan));
         self.state().faults = Faults::default();
         match outcome {
             Ok(outcome) => Some(outcome),

@@ -2,13 +2,9 @@
 
 use std::future::Future;
 
-use jiff::Timestamp;
-use panda_api::meta::{MicroTime, ObjectMeta, Time};
-use panda_api::{Event, EventSource, ObjectReference};
 use serde_json::{Value, json};
 
-use super::plan::to_value;
-use super::{Action, Basis, Check, KINDS, Kind, Notice, Plan, Target, short_hash};
+use super::{Action, Basis, Check, KINDS, Kind, Plan, Target};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +89,7 @@ pub enum Outcome {
 ///
 /// # Errors
 /// A request failed for another reason than a conflict. What was done stays done; the next plan goes on from there.
-pub async fn execute<A: Api>(api: &A, plan: &Plan, reporter: &str, now: Timestamp) -> Result<Outcome, Error> {
+pub async fn execute<A: Api>(api: &A, plan: &Plan) -> Result<Outcome, Error> {
     for check in &plan.checks {
         if let Some(found) = refuted(api, check).await? {
             return Ok(Outcome::Stale(found));
@@ -114,11 +110,6 @@ pub async fn execute<A: Api>(api: &A, plan: &Plan, reporter: &str, now: Timestam
         match perform(api, action).await? {
             Outcome::Done => {}
             stopped => return Ok(stopped),
-        }
-    }
-    if let Some(basis) = &plan.basis {
-        for notice in &plan.events {
-            record(api, basis, notice, reporter, now).await;
         }
     }
     Ok(Outcome::Done)
@@ -213,53 +204,6 @@ async fn adopt<A: Api>(api: &A, target: &Target, owner_uid: &str) -> Result<Outc
         Ok(_) => Ok(Outcome::Taken(target.clone())),
         Err(Error::NotFound(_)) => Ok(Outcome::Stale(target.clone())),
         Err(error) => Err(error),
-    }
-}
-
-/// Events are for people; that one could not be recorded never holds work up.
-async fn record<A: Api>(api: &A, basis: &Basis, notice: &Notice, reporter: &str, now: Timestamp) {
-    let namespace = if basis.target.namespace.is_empty() {
-        "default"
-    } else {
-        &basis.target.namespace
-    };
-    // The name derives from what happened to which version, so a repeat collides with itself.
-    let id = short_hash(&format!(
-        "{}/{}/{}/{}",
-        basis.uid, basis.resource_version, notice.reason, notice.message
-    ));
-    let stem: String = basis.target.name.chars().take(200).collect();
-    let event = Event {
-        metadata: ObjectMeta::namespaced(namespace, format!("{stem}.{id}")),
-        involved_object: ObjectReference {
-            api_version: basis.target.kind.api_version(),
-            kind: basis.target.kind.kind.into(),
-            namespace: basis.target.namespace.clone(),
-            name: basis.target.name.clone(),
-            uid: basis.uid.clone(),
-            resource_version: basis.resource_version.clone(),
-            field_path: String::new(),
-        },
-        reason: notice.reason.into(),
-        message: notice.message.clone(),
-        type_: notice.severity.as_str().into(),
-        source: EventSource {
-            component: reporter.into(),
-            host: String::new(),
-        },
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        count: Some(1),
-        event_time: Some(MicroTime(now)),
-        reporting_component: format!("panda.dev/{reporter}"),
-        ..Event::default()
-    };
-    let target = Target::of(&event);
-    match api.call(&target, Verb::Create(&to_value(&event))).await {
-        Ok(_) | Err(Error::AlreadyExists(_)) => {}
-        Err(error) => {
-            tracing::debug!(object = %basis.target, reason = notice.reason, %error, "event not recorded");
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use panda_api::Resource;
+use panda_client::runtime::events::Severity;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use super::Target;
 ///    crash (counters, the next attempt's number and time) is therefore durable before anything acts on it.
 ///    Without a `status`, a plan that has `actions` reads the object live instead and stops if it has changed.
 /// 3. `actions` are performed in order; the first conflict stops the plan.
-/// 4. `events` are recorded.
+/// 4. `events` are told to people once all of it is done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The version of the object that the plan was made for; absent when actions carry their own preconditions.
@@ -191,24 +192,4 @@ pub struct Notice {
     pub reason: &'static str,
     /// Sentence for people.
     pub message: String,
-}
-
-/// See [`Notice::severity`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// As expected.
-    Normal,
-    /// Needs attention.
-    Warning,
-}
-
-impl Severity {
-    /// The word in an Event's `type`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
 }

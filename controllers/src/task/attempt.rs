@@ -2,14 +2,14 @@
 
 use panda_api::meta::{Duration, ObjectMeta};
 use panda_api::{
-    Agent, FailureReason, Refusal, Resource, Run, RunPhase, RunSpec, Task, TaskPhase, TaskRef, WorkspaceSpec,
+    Agent, FailureReason, Resource, Run, RunPhase, RunSpec, Task, TaskPhase, TaskRef, WorkspaceSpec,
 };
 
 use super::candidates::{Candidate, first_usable, list, refusals};
 use super::deadline::stamp;
 use super::plan::Planner;
 use super::result::{branch, publishes};
-use crate::framework::{Action, cut, short_hash};
+use crate::framework::{Action, cut, short_hash, since};
 
 /// Most of what failed before that is told to the next attempt.
 const HISTORY: usize = 12 * 1024;
@@ -217,20 +217,6 @@ impl Planner<'_> {
             self.wake_at(super::deadline::after(latest, std::time::Duration::from_nanos(1)));
         }
     }
-}
-
-/// Keeps the time since when each refusal has stood.
-pub(super) fn since(new: Vec<Refusal>, old: &[Refusal], now: panda_api::meta::Time) -> Vec<Refusal> {
-    new.into_iter()
-        .map(|refusal| Refusal {
-            since: old
-                .iter()
-                .find(|o| o.device == refusal.device && o.reason == refusal.reason)
-                .and_then(|o| o.since)
-                .or(Some(now)),
-            ..refusal
-        })
-        .collect()
 }
 
 fn workspace(spec: &WorkspaceSpec, task: &Task) -> WorkspaceSpec {

@@ -10,6 +10,9 @@ use super::usage::{book, is_booked, mark};
 use super::view::{Current, View, is_terminal};
 use crate::framework::{Action, Basis, Check, Notice, Plan, Severity, Target, cut, to_value};
 
+/// How often it is looked whether a taken name is free again.
+const FOREIGN_CHECK: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Plans the next step of `task`.
 #[must_use]
 pub fn plan(view: &View, task: &Task, now: Timestamp) -> Plan {
@@ -232,6 +235,8 @@ impl<'a> Planner<'a> {
             format!("a Run called {name} exists and does not belong to this Task; delete or rename it"),
         );
         self.deadline_or_wake(None);
+        // Nothing tells when a Run that is not ours goes.
+        self.wake_at(super::deadline::after(self.now, FOREIGN_CHECK));
     }
 
     fn finished(&mut self) {

@@ -1,0 +1,28 @@
+//! Which of the devices that could take a Run is best.
+
+use super::load::{allocatable, needs, slots};
+use super::plugins::{Candidate, unwelcome};
+
+/// Weight of the workspace being there already, or of a former failure there.
+const BIAS: i64 = 500;
+const UNWELCOME: i64 = 2000;
+
+/// The more the better: what stays free, in thousandths, for slots and for the scarcest resource; the workspace of a
+/// former attempt; taints that only prefer to keep the Run away.
+pub(super) fn score(candidate: &Candidate<'_>, bias: i64) -> i64 {
+    let free_slots = slots(candidate.device).map_or(500, |slots| {
+        let slots = i64::from(slots.max(1));
+        (slots - i64::from(candidate.load.runs)).max(0) * 1000 / slots
+    });
+    let have = allocatable(candidate.device);
+    let left = have.less(candidate.load.used).less(needs(candidate.run));
+    let scarcest = have
+        .named()
+        .zip(left.named())
+        .filter(|((_, have), _)| !have.is_zero())
+        .map(|((_, have), (_, left))| left.milli() * 1000 / have.milli())
+        .min()
+        .and_then(|share| i64::try_from(share).ok())
+        .unwrap_or(500);
+    free_slots + scarcest + bias * BIAS - unwelcome(candidate) * UNWELCOME
+}

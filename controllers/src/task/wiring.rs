@@ -1,0 +1,99 @@
+//! Which changes concern which Task, and what its planner sees.
+
+use std::sync::Arc;
+
+use panda_api::meta::Clock;
+use panda_api::{Agent, Run, Task};
+use panda_client::runtime::controller::{Config, Controller};
+use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
+use tokio_util::sync::CancellationToken;
+
+use super::{View, plan, run_name};
+use crate::framework::Runner;
+use crate::framework::execute::Error;
+
+/// Name of the index of objects by namespace.
+pub(crate) const BY_NAMESPACE: &str = "namespace";
+const TRACE: &str = "traceparent";
+
+/// Reconciles every Task until the token is cancelled.
+pub(crate) async fn run(
+    tasks: InformerHandle<Task>,
+    runs: InformerHandle<Run>,
+    agents: InformerHandle<Agent>,
+    runner: Runner,
+    clock: Arc<dyn Clock>,
+    config: Config,
+    token: CancellationToken,
+) {
+    let waiting = tasks.store().clone();
+    let caches = Caches {
+        tasks: tasks.store().clone(),
+        runs: runs.store().clone(),
+        agents: agents.store().clone(),
+    };
+    let controller = Controller::new("task", config)
+        .reconciles(&tasks)
+        .owns::<Task, Run>(&runs)
+        // An Agent may be what a Task without a live attempt waits for.
+        .watches(&agents, move |agent: &Agent| {
+            waiting
+                .by_index(BY_NAMESPACE, &agent.metadata.namespace)
+                .iter()
+                .filter(|task| !task.status.phase.is_some_and(panda_api::TaskPhase::is_terminal))
+                .map(|task| ObjectRef::of(&task.metadata))
+                .collect()
+        });
+    controller
+        .run(
+            move |request| reconcile(request.key, caches.clone(), runner.clone(), Arc::clone(&clock)),
+            token,
+        )
+        .await;
+}
+
+#[derive(Clone, Debug)]
+struct Caches {
+    tasks: Store<Task>,
+    runs: Store<Run>,
+    agents: Store<Agent>,
+}
+
+impl Caches {
+    fn view(&self, task: &Task) -> View {
+        let meta = &task.metadata;
+        let mut runs = self.runs.owned_by(&meta.uid);
+        // A name that the next attempt needs may be taken by a Run of another owner.
+        let next = task.status.attempts.saturating_add(1);
+        let reserved = ObjectRef::new(&meta.namespace, &task.status.current_run);
+        let wanted = ObjectRef::new(&meta.namespace, &run_name(&meta.name, &meta.uid, next));
+        runs.extend([reserved, wanted].iter().filter_map(|key| self.runs.get(key)));
+        View {
+            runs: runs
+                .into_iter()
+                .filter(|run| run.metadata.namespace == meta.namespace)
+                .map(|run| (run.metadata.name.clone(), run))
+                .collect(),
+            agents: self
+                .agents
+                .by_index(BY_NAMESPACE, &meta.namespace)
+                .into_iter()
+                .map(|agent| (agent.metadata.name.clone(), agent))
+                .collect(),
+        }
+    }
+}
+
+async fn reconcile(
+    key: ObjectRef,
+    caches: Caches,
+    runner: Runner,
+    clock: Arc<dyn Clock>,
+) -> Result<Outcome, Error> {
+    let Some(task) = caches.tasks.get(&key) else {
+        return Ok(Outcome::Done);
+    };
+    let plan = plan(&caches.view(&task), &task, clock.now());
+    let trace = task.metadata.annotations.get(TRACE).map(String::as_str);
+    runner.run(&plan, trace).await
+}

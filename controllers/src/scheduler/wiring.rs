@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use panda_api::meta::Clock;
 use panda_api::{Device, Run};
 use panda_client::runtime::controller::{Config, Controller};
@@ -82,8 +82,11 @@ impl Scheduler {
     async fn round(&self) -> Result<Outcome, Error> {
         let view = self.view();
         let plans = plan(&view, self.clock.now());
-        let results: Vec<Result<Outcome, Error>> = futures::stream::iter(&plans)
-            .map(|plan| self.carry_out(&view, plan))
+        let work: Vec<_> = plans
+            .iter()
+            .map(|plan| self.carry_out(&view, plan).boxed())
+            .collect();
+        let results: Vec<Result<Outcome, Error>> = futures::stream::iter(work)
             .buffer_unordered(PARALLEL)
             .collect()
             .await;

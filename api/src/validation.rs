@@ -3,8 +3,14 @@
 //! A rule reports what is wrong to a [`Checker`]; nothing here stops at the first fault. [`invalid`] turns the faults
 //! into the `Status` that Kubernetes clients know.
 
+mod agent;
+mod device;
 pub(crate) mod metadata;
 mod names;
+mod run;
+mod task;
+mod text;
+mod upstream;
 
 pub use names::{is_dns_label, is_dns_subdomain, is_env_name, is_label_value, is_qualified_name};
 
@@ -240,14 +246,33 @@ pub(crate) trait Rules: Resource {
     fn check_update(&self, _old: &Self, _cx: &mut Checker) {}
     /// Checks a status.
     fn check_status(&self, _cx: &mut Checker) {}
+    /// Checks what may not change in a status.
+    fn check_status_update(&self, _old: &Self, _cx: &mut Checker) {}
 }
 
-impl Rules for crate::Task {}
-impl Rules for crate::Run {}
-impl Rules for crate::Agent {}
-impl Rules for crate::Device {}
-impl Rules for crate::Namespace {}
-impl Rules for crate::Secret {}
-impl Rules for crate::ConfigMap {}
-impl Rules for crate::Event {}
-impl Rules for crate::Lease {}
+/// Conditions are one of each type, with a status of the three.
+fn conditions(conditions: &[crate::meta::Condition], cx: &mut Checker) {
+    let root = Path::root();
+    let status = root.key("status");
+    let path = status.key("conditions");
+    if cx.too_many(&path, conditions.len(), 64) {
+        return;
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for (index, condition) in conditions.iter().enumerate() {
+        let path = path.index(index);
+        if !seen.insert(condition.type_.as_str()) {
+            cx.duplicate(&path.key("type"), &condition.type_);
+        }
+        if !matches!(condition.status.as_str(), "True" | "False" | "Unknown") {
+            cx.not_supported(
+                &path.key("status"),
+                &condition.status,
+                &["True", "False", "Unknown"],
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

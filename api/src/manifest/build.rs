@@ -62,7 +62,9 @@ impl<'a> Reader<'a> {
         // Flow style starts like JSON.
         let mut yaml_number = *number;
         match self.yaml(&mut yaml_number) {
-            Some(Err(_)) if looks == Looks::Json || !json.is_empty() => {
+            read if (looks == Looks::Json && !is_flow_style(&fault))
+                || (!json.is_empty() && !matches!(read, Some(Ok(_)))) =>
+            {
                 *number += json.len() + 1;
                 json.into_iter().chain([Err(vec![fault])]).collect()
             }
@@ -150,6 +152,12 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// Whether JSON stumbled over what flow style allows: a key or a value without quotes. Anything else in a text that
+/// starts like JSON is a mistake, which flow style would read as something else.
+fn is_flow_style(fault: &Error) -> bool {
+    fault.what().starts_with("expected a JSON value") || fault.what().starts_with("expected a key")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -417,7 +417,7 @@ mod documents {
         assert!(manifest.documents.is_empty());
         assert_eq!(
             manifest.errors.to_string(),
-            "f.json:1:31: document 1: expected a JSON value"
+            "f.json:1:30: document 1: expected a JSON value"
         );
     }
 

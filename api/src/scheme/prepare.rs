@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::registry::KindInfo;
 use super::shape::Findings;
-use crate::meta::field_path::{FieldPath, Path};
+use crate::meta::field_path::{FieldPath, Path, Segment};
 use crate::validation::{Checker, FieldError, Rules, metadata};
 
 /// What is done with the object.
@@ -121,7 +121,11 @@ pub fn prepare(info: &KindInfo, object: Value, operation: Operation<'_>) -> Resu
     let (faults, _) = found.faults.finish();
     let (missing, _) = found.missing.finish();
     if !faults.is_empty() {
-        return Err(Error::Invalid([faults, missing].concat()));
+        let mut errors = [faults, missing].concat();
+        if info.kind == "Secret" {
+            hide_values(&mut errors);
+        }
+        return Err(Error::Invalid(errors));
     }
     match info.finish(object, &operation) {
         Ok(prepared) if missing.is_empty() => Ok(Prepared {
@@ -138,6 +142,16 @@ pub fn prepare(info: &KindInfo, object: Value, operation: Operation<'_>) -> Resu
         }
         Err(Error::Malformed(_)) if !missing.is_empty() => Err(Error::Invalid(missing)),
         Err(malformed @ Error::Malformed(_)) => Err(malformed),
+    }
+}
+
+/// Messages are logged and shown: they never repeat a value of a Secret.
+fn hide_values(errors: &mut [FieldError]) {
+    for error in errors {
+        let in_data = matches!(error.field.segments().first(), Some(Segment::Key(key)) if key == "data" || key == "stringData");
+        if in_data {
+            error.message = "Invalid value: must be text".to_owned();
+        }
     }
 }
 
@@ -212,7 +226,11 @@ pub(super) fn finish<K: Rules>(value: Value, operation: &Operation<'_>) -> Resul
             object.check(&mut cx);
             object.check_update(&old, &mut cx);
         }
-        Operation::UpdateStatus { .. } => object.check_status(&mut cx),
+        Operation::UpdateStatus { old } => {
+            let old: K = decode((*old).clone())?;
+            object.check_status(&mut cx);
+            object.check_status_update(&old, &mut cx);
+        }
     }
     let (errors, warnings) = cx.finish();
     if !errors.is_empty() {

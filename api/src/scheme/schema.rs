@@ -77,11 +77,31 @@ fn publish(node: &Value, defs: &Map<String, Value>) -> Value {
             }
         }
     }
+    key_defaults(&mut out);
     let untyped = !out.contains_key("type") && !out.contains_key("enum");
     if untyped {
         out.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     }
     out.into()
+}
+
+/// A key of a list of objects that may be left out needs a default, so that every reader sees the same key.
+fn key_defaults(list: &mut Map<String, Value>) {
+    let keys = list
+        .get("x-kubernetes-list-map-keys")
+        .and_then(Value::as_array)
+        .cloned();
+    let Some(items) = list.get_mut("items") else {
+        return;
+    };
+    let required = items["required"].as_array().cloned().unwrap_or_default();
+    for key in keys.iter().flatten() {
+        if !required.contains(key)
+            && let Some(field) = key.as_str().and_then(|k| items["properties"].get_mut(k))
+        {
+            field["default"] = "".into();
+        }
+    }
 }
 
 /// What stands beside a reference wins over what it leads to.

@@ -44,6 +44,7 @@ pub struct AgentSpec {
     pub drivers: Vec<DriverSpec>,
     /// Environment of the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
     /// Files written into the run's HOME before it starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -152,6 +153,7 @@ pub struct DriverSpec {
     pub authenticate: String,
     /// Environment for this driver only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 }
 
@@ -318,6 +320,7 @@ pub struct PermissionLevel {
     pub argv: Vec<ArgvAdd>,
     /// Environment to add.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 }
 

@@ -71,15 +71,18 @@ pub struct RunSpec {
     pub workspace: Option<WorkspaceSpec>,
     /// Files to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub outputs: Vec<OutputSpec>,
     /// Environment of the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
     /// Sandbox, resolved at binding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxSpec>,
     /// Checks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub verify: Vec<VerifySpec>,
     /// How it is watched.
     #[serde(skip_serializing_if = "Option::is_none")]

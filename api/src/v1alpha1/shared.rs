@@ -95,6 +95,7 @@ pub struct TaskResult {
 #[serde(rename_all = "camelCase", default)]
 pub struct EnvVar {
     /// Name.
+    #[schemars(required)]
     pub name: String,
     /// Value, in clear.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,6 +129,7 @@ pub struct SecretKeyRef {
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentChoice {
     /// Name of an Agent in the same namespace.
+    #[schemars(required)]
     pub name: String,
     /// Model; empty for the agent's own default.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -336,6 +338,7 @@ pub enum Retain {
 #[serde(rename_all = "camelCase", default)]
 pub struct OutputSpec {
     /// Name of the artifact.
+    #[schemars(required)]
     pub name: String,
     /// Path in the workspace.
     pub path: String,
@@ -415,6 +418,7 @@ pub struct SandboxLimits {
 #[serde(rename_all = "camelCase", default)]
 pub struct VerifySpec {
     /// Name of the check.
+    #[schemars(required)]
     pub name: String,
     /// Program and arguments; exit code 0 passes.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -31,6 +31,7 @@ pub struct TaskSpec {
     pub mode: Option<TaskMode>,
     /// Agents to try, in order; empty: any Agent that matches `requires`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "model"]))]
     pub agents: Vec<AgentChoice>,
     /// What the agent must be able to do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +47,7 @@ pub struct TaskSpec {
     pub inputs: Vec<InputSpec>,
     /// Files to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub outputs: Vec<OutputSpec>,
     /// Skills to give the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,12 +57,14 @@ pub struct TaskSpec {
     pub memory: Option<MemorySpec>,
     /// Environment of the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
     /// How strongly it is walled in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxSpec>,
     /// Checks that the platform runs on the result; all must pass.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub verify: Vec<VerifySpec>,
     /// How an attempt is watched.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,221 @@
+//! Rules of the kinds that come from upstream: Namespace, Secret, ConfigMap, Event, Lease.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::text::range;
+use super::{Checker, FieldReason, Rules, conditions};
+use crate::meta::field_path::Path;
+use crate::{ConfigMap, Event, Lease, Namespace, Secret};
+
+/// Most bytes that a Secret or a ConfigMap holds.
+const MAX_DATA: usize = 1024 * 1024;
+const MAX_MESSAGE: usize = 4096;
+
+impl Rules for Namespace {
+    fn set_defaults(&mut self) {
+        if self.status.phase.is_empty() {
+            self.status.phase = "Active".into();
+        }
+    }
+
+    fn check_status(&self, cx: &mut Checker) {
+        conditions(&self.status.conditions, cx);
+        let phase = &self.status.phase;
+        if !matches!(phase.as_str(), "Active" | "Terminating") {
+            let root = Path::root();
+            cx.not_supported(
+                &root.key("status").key("phase"),
+                phase,
+                &["Active", "Terminating"],
+            );
+        }
+    }
+}
+
+impl Rules for Secret {
+    fn normalise(&mut self, _cx: &mut Checker) {
+        for (key, text) in std::mem::take(&mut self.string_data) {
+            self.data.insert(key, STANDARD.encode(text));
+        }
+    }
+
+    fn set_defaults(&mut self) {
+        if self.type_.is_empty() {
+            self.type_ = "Opaque".into();
+        }
+    }
+
+    fn check(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let path = root.key("data");
+        keys(&path, &self.data, cx);
+        let mut size = 0;
+        for (key, value) in &self.data {
+            size += base64_bytes(&path.key(key), value, cx);
+        }
+        if size > MAX_DATA {
+            cx.too_long(&path, MAX_DATA);
+        }
+    }
+
+    fn check_update(&self, old: &Self, cx: &mut Checker) {
+        let root = Path::root();
+        if self.type_ != old.type_ {
+            cx.invalid(&root.key("type"), &self.type_, "field is immutable");
+        }
+        frozen(old.immutable, self.immutable, self.data != old.data, cx);
+    }
+}
+
+impl Rules for ConfigMap {
+    fn check(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let (data, binary) = (root.key("data"), root.key("binaryData"));
+        keys(&data, &self.data, cx);
+        keys(&binary, &self.binary_data, cx);
+        let mut size: usize = self.data.values().map(String::len).sum();
+        for (key, value) in &self.binary_data {
+            size += base64_bytes(&binary.key(key), value, cx);
+            if self.data.contains_key(key) {
+                cx.duplicate(&binary.key(key), key);
+            }
+        }
+        if size > MAX_DATA {
+            cx.too_long(&data, MAX_DATA);
+        }
+    }
+
+    fn check_update(&self, old: &Self, cx: &mut Checker) {
+        let changed = self.data != old.data || self.binary_data != old.binary_data;
+        frozen(old.immutable, self.immutable, changed, cx);
+    }
+}
+
+fn keys(path: &Path<'_>, data: &BTreeMap<String, String>, cx: &mut Checker) {
+    for key in data.keys() {
+        let plain = key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if key.is_empty() || key.len() > 253 || !plain || matches!(key.as_str(), "." | "..") {
+            cx.invalid(
+                path,
+                key,
+                "a key must be at most 253 letters, digits, \"-\", \"_\" and \".\", and not \".\" or \"..\"",
+            );
+        }
+    }
+}
+
+/// How many bytes the value stands for. The value itself is never repeated in a message.
+fn base64_bytes(path: &Path<'_>, value: &str, cx: &mut Checker) -> usize {
+    match STANDARD.decode(value) {
+        Ok(bytes) => bytes.len(),
+        Err(_) => {
+            cx.report(
+                FieldReason::Invalid,
+                path,
+                "Invalid value: must be base64; plain text goes into stringData",
+            );
+            0
+        }
+    }
+}
+
+fn frozen(was: Option<bool>, is: Option<bool>, changed: bool, cx: &mut Checker) {
+    if was != Some(true) {
+        return;
+    }
+    let root = Path::root();
+    if is != Some(true) {
+        cx.forbidden(
+            &root.key("immutable"),
+            "field is immutable when `immutable` is set",
+        );
+    }
+    if changed {
+        cx.forbidden(&root.key("data"), "field is immutable when `immutable` is set");
+    }
+}
+
+impl Rules for Event {
+    fn set_defaults(&mut self) {
+        if self.type_.is_empty() {
+            self.type_ = "Normal".into();
+        }
+    }
+
+    fn check(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let about = &self.involved_object.namespace;
+        if !about.is_empty() && *about != self.metadata.namespace {
+            cx.invalid(
+                &root.key("involvedObject").key("namespace"),
+                about,
+                "does not match metadata.namespace",
+            );
+        }
+        if !matches!(self.type_.as_str(), "Normal" | "Warning") {
+            cx.not_supported(&root.key("type"), &self.type_, &["Normal", "Warning"]);
+        }
+        for (field, text, max) in [
+            ("reason", &self.reason, 128),
+            ("message", &self.message, MAX_MESSAGE),
+            ("action", &self.action, 128),
+        ] {
+            if text.len() > max {
+                cx.too_long(&root.key(field), max);
+            }
+        }
+        range(
+            &root.key("count"),
+            self.count.map(i64::from),
+            0,
+            i64::from(i32::MAX),
+            cx,
+        );
+    }
+}
+
+impl Rules for Lease {
+    fn check(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let path = root.key("spec");
+        let max = i64::from(i32::MAX);
+        range(
+            &path.key("leaseDurationSeconds"),
+            self.spec.lease_duration_seconds.map(i64::from),
+            1,
+            max,
+            cx,
+        );
+        range(
+            &path.key("leaseTransitions"),
+            self.spec.lease_transitions.map(i64::from),
+            0,
+            max,
+            cx,
+        );
+        if self.spec.holder_identity.as_ref().is_some_and(|h| h.len() > 253) {
+            cx.too_long(&path.key("holderIdentity"), 253);
+        }
+    }
+
+    fn check_update(&self, old: &Self, cx: &mut Checker) {
+        // It is the fencing epoch: a lower one would let a holder back in whose lease was taken away.
+        let (new, old) = (
+            self.spec.lease_transitions.unwrap_or(0),
+            old.spec.lease_transitions.unwrap_or(0),
+        );
+        if new < old {
+            let root = Path::root();
+            cx.invalid(
+                &root.key("spec").key("leaseTransitions"),
+                &new.to_string(),
+                format_args!("must not be lower than {old}"),
+            );
+        }
+    }
+}

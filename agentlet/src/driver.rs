@@ -6,11 +6,19 @@
 //! | module | idea |
 //! |---|---|
 //! | `exec` | standard output is text |
+//! | `jsonl` | one JSON event a line, understood by a table of field paths |
+//! | `dialects` | the tables that come with the agentlet |
+//! | `lines` | lines out of a stream of bytes, within a bound |
 //! | `paths` | dotted paths into JSON |
+//! | [`render`] | an Agent manifest turned into a job |
 //! | `turn` | what a turn left behind, and what it means |
 
+mod dialects;
 mod exec;
+mod jsonl;
+mod lines;
 mod paths;
+pub mod render;
 mod turn;
 
 use std::collections::BTreeMap;
@@ -20,6 +28,7 @@ use panda_api::{DriverKind, FailureReason, FailureRule, JsonlDialect, Usage, Usa
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use dialects::{Builtin, NAMES as DIALECTS, dialect};
 pub(crate) use turn::is_retryable;
 pub use turn::{TurnEnd, TurnOutcome};
 
@@ -122,6 +131,10 @@ pub trait Driver: Send + std::fmt::Debug {
     fn stderr(&mut self, bytes: &[u8]) -> Vec<Output>;
     /// The turn is to end: what the agent should be told before the signals.
     fn cancel(&mut self) -> Vec<Output>;
+    /// Standard output has ended: what was held back for a line break.
+    fn end_of_output(&mut self) -> Vec<Output> {
+        Vec::new()
+    }
     /// The process is gone and its output read to the end.
     fn finish(self: Box<Self>, end: &TurnEnd) -> TurnOutcome;
 }
@@ -156,18 +169,20 @@ pub fn build(config: &DriverConfig) -> Result<Box<dyn Driver>, Error> {
     let judge = turn::Judge::new(config)?;
     match config.kind {
         DriverKind::Exec => Ok(Box::new(exec::Exec::new(config, judge))),
-        kind @ (DriverKind::Jsonl
-        | DriverKind::Acp
-        | DriverKind::StreamJson
-        | DriverKind::AppServer
-        | DriverKind::Pty) => Err(Error::NotImplemented(kind)),
+        DriverKind::Jsonl => {
+            let dialect = config.dialect.clone().ok_or(Error::NoDialect)?;
+            Ok(Box::new(jsonl::Jsonl::new(config, dialect, judge)))
+        }
+        kind @ (DriverKind::Acp | DriverKind::StreamJson | DriverKind::AppServer | DriverKind::Pty) => {
+            Err(Error::NotImplemented(kind))
+        }
     }
 }
 
 /// Whether this kind of driver is built.
 #[must_use]
 pub const fn is_implemented(kind: DriverKind) -> bool {
-    matches!(kind, DriverKind::Exec)
+    matches!(kind, DriverKind::Exec | DriverKind::Jsonl)
 }
 
 fn stdin_outputs(stdin: Option<&String>) -> Vec<Output> {

@@ -428,6 +428,9 @@ pub struct UsagePaths {
     /// Whether `input` counts the cached tokens too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_includes_cached: Option<bool>,
+    /// Whether the amounts are of one event each and add up; default false: the newest event counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_event: Option<bool>,
 }
 
 /// What an agent costs.

@@ -277,6 +277,8 @@ impl Io {
 
     /// What the driver makes of it; without one, only what was done by us.
     pub(super) fn finish(&mut self, end: &TurnEnd) -> TurnOutcome {
+        let rest = self.driver.as_mut().map_or_else(Vec::new, |d| d.end_of_output());
+        self.apply(rest);
         for log in [&self.stdout.log, &self.stderr.log, &self.events] {
             if let Err(e) = log.sync() {
                 tracing::warn!(error = %e, "log not durable");

@@ -1,0 +1,133 @@
+//! POST `runs/NAME/binding`: the one way in which a Run gets its device.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::routing::post;
+use panda_api::meta::{Condition, Reason, Status, set_condition};
+use panda_api::{Device, NetworkMode, NetworkSpec, Run, RunPhase, SandboxProfile};
+use serde::Deserialize;
+
+use super::http::{self, Failure};
+use super::{Agentlets, leases, objects};
+
+/// How often a lost race is run again.
+const ATTEMPTS: usize = 8;
+
+/// What a scheduler asks for.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Binding {
+    /// The device.
+    device_name: String,
+    /// The profile that the run gets when it named none.
+    #[serde(default)]
+    sandbox_profile: Option<SandboxProfile>,
+}
+
+pub(crate) fn routes(agentlets: Arc<Agentlets>) -> Router {
+    Router::new()
+        .route("/apis/panda.dev/v1alpha1/namespaces/{namespace}/runs/{name}/binding", post(bind))
+        .with_state(agentlets)
+}
+
+async fn bind(
+    State(agentlets): State<Arc<Agentlets>>,
+    Path((namespace, name)): Path<(String, String)>,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let binding: Binding = serde_json::from_slice(&body)
+        .map_err(|error| http::bad_request(format!("the body must be {{\"deviceName\": \"...\"}}: {error}")))?;
+    for _ in 0..ATTEMPTS {
+        let mut run = agentlets
+            .objects
+            .get::<Run>(&namespace, &name)
+            .await?
+            .ok_or_else(|| http::not_found("runs", &name))?;
+        let device = agentlets
+            .objects
+            .get::<Device>("", &binding.device_name)
+            .await?
+            .ok_or_else(|| http::not_found("devices", &binding.device_name))?
+            .object;
+        if run.object.spec.device_name == binding.device_name && run.object.spec.device_uid == device.metadata.uid {
+            return Ok(done(&run.object));
+        }
+        refusal(&run.object, &device).map_or(Ok(()), |why| Err(conflict(&name, &why)))?;
+        let now = agentlets.clock.now();
+        write(&mut run.object, &device, binding.sandbox_profile, now.into());
+        let lease = leases::run_lease(&run.object, agentlets.ids.uuid().to_string(), now.into());
+        match agentlets.objects.commit(vec![run.write(), objects::new(lease).write()]).await {
+            Ok(_) => return Ok(done(&run.object)),
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(conflict(&name, "it changes too often; try again"))
+}
+
+fn done(run: &Run) -> Response {
+    let mut status = Status {
+        api_version: "v1".into(),
+        kind: "Status".into(),
+        status: "Success".into(),
+        code: 201,
+        ..Status::default()
+    };
+    status.message = format!("run {} is bound to device {}", run.metadata.name, run.spec.device_name);
+    http::json(201, &status)
+}
+
+fn conflict(name: &str, why: &str) -> Failure {
+    Failure(Status::failure(
+        Reason::Conflict,
+        format!("Operation cannot be fulfilled on runs.panda.dev \"{name}\": {why}"),
+    ))
+}
+
+/// Why the Run cannot be bound to this device now.
+fn refusal(run: &Run, device: &Device) -> Option<String> {
+    if !run.spec.device_name.is_empty() {
+        return Some(format!("it is bound to device {} already", run.spec.device_name));
+    }
+    if run.metadata.deletion_timestamp.is_some() {
+        return Some("it is being deleted".into());
+    }
+    if run.spec.cancel == Some(true) || run.status.phase.is_some_and(RunPhase::is_terminal) {
+        return Some("it has ended or was cancelled".into());
+    }
+    if device.spec.unschedulable == Some(true) {
+        return Some(format!("device {} is cordoned", device.metadata.name));
+    }
+    if device.metadata.deletion_timestamp.is_some() {
+        return Some(format!("device {} is being removed", device.metadata.name));
+    }
+    None
+}
+
+fn write(run: &mut Run, device: &Device, profile: Option<SandboxProfile>, now: panda_api::meta::Time) {
+    let spec = &mut run.spec;
+    spec.device_name = device.metadata.name.clone();
+    spec.device_uid = device.metadata.uid.clone();
+    spec.lease_epoch = Some(1);
+    let sandbox = spec.sandbox.get_or_insert_default();
+    let default = device.status.sandbox.as_ref().and_then(|sandbox| sandbox.default);
+    let resolved = *sandbox.profile.get_or_insert(profile.or(default).unwrap_or(SandboxProfile::Off));
+    let mode = if resolved == SandboxProfile::Off { NetworkMode::Host } else { NetworkMode::ModelOnly };
+    sandbox.network.get_or_insert_with(NetworkSpec::default).mode.get_or_insert(mode);
+    run.metadata.generation += 1;
+    run.status.bind_time = Some(now);
+    run.status.unschedulable.clear();
+    let condition = Condition {
+        type_: "Scheduled".into(),
+        status: "True".into(),
+        observed_generation: Some(run.metadata.generation),
+        last_transition_time: now,
+        reason: "Bound".into(),
+        message: format!("bound to device {}", device.metadata.name),
+    };
+    set_condition(&mut run.status.conditions, condition);
+}

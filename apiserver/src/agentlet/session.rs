@@ -1,0 +1,240 @@
+//! One session of one device.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{Stream, StreamExt};
+use panda_api::{Agent, Run};
+use panda_rpc::v1::{
+    Ack, AgentsUpsert, DeviceMessage, Grant, Hello, Report, RunGone, RunUpsert, ServerMessage, Snapshot, Stale, Welcome,
+    device_message, server_message,
+};
+use panda_store::{Scope, WatchRequest};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::index::Indexed;
+use super::leases::GRANT_TTL;
+use super::{Agentlets, DeviceId, objects, reports};
+
+/// Messages waiting for a device; a device that does not read is cut.
+pub(crate) const OUTGOING: usize = 64;
+/// How long a device may leave its side full before it is cut.
+const SEND_PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+/// Without any message for this long the session is dead: a device renews every 10 s.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// What a session last told its device.
+#[derive(Default)]
+struct Told {
+    /// Run uid → what was wanted.
+    runs: BTreeMap<String, (i64, bool)>,
+}
+
+pub(crate) struct Session<'a> {
+    pub(crate) agentlets: &'a Agentlets,
+    pub(crate) device: DeviceId,
+    pub(crate) out: mpsc::Sender<Result<ServerMessage, Status>>,
+}
+
+impl Session<'_> {
+    /// Serves the device until its stream ends, it falls silent, or a newer session cuts this one.
+    pub(crate) async fn run<S>(&self, mut incoming: S, cut: CancellationToken) -> Result<(), Status>
+    where
+        S: Stream<Item = Result<DeviceMessage, Status>> + Unpin + Send,
+    {
+        self.agentlets.index.synced().await;
+        let hello = tokio::time::timeout(SILENCE, incoming.next()).await;
+        let hello = match hello {
+            Ok(Some(message)) => match message?.body {
+                Some(device_message::Body::Hello(hello)) => hello,
+                _ => return Err(Status::failed_precondition("the first message of a session must be Hello")),
+            },
+            Ok(None) => return Ok(()),
+            Err(_) => return Err(Status::deadline_exceeded("no Hello")),
+        };
+        self.welcome(&hello).await?;
+        let mut changes = self.agentlets.index.subscribe(&self.device.uid);
+        let mut told = self.snapshot().await?;
+        let (mut agents, mut agent_changes) = self.watch_agents().await?;
+        self.send_agents(&agents).await?;
+        loop {
+            tokio::select! {
+                () = cut.cancelled() => return Err(Status::aborted("a newer session of this device took over")),
+                message = tokio::time::timeout(SILENCE, incoming.next()) => match message {
+                    Err(_) => return Err(Status::deadline_exceeded("the device fell silent")),
+                    Ok(None) => return Ok(()),
+                    Ok(Some(message)) => self.message(message?).await?,
+                },
+                changed = changes.changed() => {
+                    changed.map_err(|_| Status::unavailable("the server is shutting down"))?;
+                    self.update(&mut told).await?;
+                }
+                event = agent_changes.next() => match event {
+                    Some(Ok(_)) => {
+                        while agent_changes.try_next().is_some() {}
+                        agents = self.list_agents().await?.0;
+                        self.send_agents(&agents).await?;
+                    }
+                    _ => (agents, agent_changes) = self.watch_agents().await?,
+                },
+            }
+        }
+    }
+
+    async fn send(&self, body: server_message::Body) -> Result<(), Status> {
+        let message = Ok(ServerMessage { body: Some(body) });
+        match tokio::time::timeout(SEND_PATIENCE, self.out.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the device is gone")),
+            Err(_) => Err(Status::deadline_exceeded("the device does not read")),
+        }
+    }
+
+    async fn welcome(&self, hello: &Hello) -> Result<(), Status> {
+        if hello.device_uid != self.device.uid {
+            return Err(Status::permission_denied("the certificate is for another device uid"));
+        }
+        let store = self.agentlets.objects.store();
+        let outbox = self.agentlets.objects.outbox(&self.device.uid).await.map_err(internal)?;
+        let revision = store.current_revision().await.map_err(|error| internal(error.into()))?;
+        tracing::info!(
+            device = %self.device.name,
+            boot_id = %hello.boot_id,
+            live_runs = hello.live_runs.len(),
+            finished_runs = hello.finished_runs.len(),
+            "device connected"
+        );
+        self.send(server_message::Body::Welcome(Welcome {
+            store_uid: store.store_uid().to_string(),
+            revision: revision.0,
+            last_outbox_seq: outbox.object.last_seq,
+        }))
+        .await
+    }
+
+    async fn snapshot(&self) -> Result<Told, Status> {
+        let (runs, revision) = self.agentlets.index.of_device(&self.device.uid);
+        let told = Told { runs: runs.iter().map(|(uid, run)| (uid.clone(), run.wanted)).collect() };
+        let runs = runs.values().map(upsert).collect();
+        self.send(server_message::Body::Snapshot(Snapshot { revision: revision.0, runs })).await?;
+        Ok(told)
+    }
+
+    async fn update(&self, told: &mut Told) -> Result<(), Status> {
+        let (runs, revision) = self.agentlets.index.of_device(&self.device.uid);
+        let gone: BTreeSet<String> = told.runs.keys().filter(|uid| !runs.contains_key(*uid)).cloned().collect();
+        for uid in gone {
+            told.runs.remove(&uid);
+            self.send(server_message::Body::RunGone(RunGone { run_uid: uid, revision: revision.0 })).await?;
+        }
+        for (uid, run) in &runs {
+            if told.runs.get(uid) != Some(&run.wanted) {
+                told.runs.insert(uid.clone(), run.wanted);
+                self.send(server_message::Body::RunUpsert(upsert(run))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn list_agents(&self) -> Result<(Vec<Agent>, panda_store::Revision), Status> {
+        self.agentlets.objects.list::<Agent>().await.map_err(internal)
+    }
+
+    async fn watch_agents(&self) -> Result<(Vec<Agent>, panda_store::Watch), Status> {
+        let (agents, from) = self.list_agents().await?;
+        let scope = Scope::resource(objects::resource::<Agent>());
+        let watch = self.agentlets.objects.store().watch(WatchRequest { scope, from }).await;
+        Ok((agents, watch.map_err(|error| internal(error.into()))?))
+    }
+
+    async fn send_agents(&self, agents: &[Agent]) -> Result<(), Status> {
+        let agents = serde_json::to_vec(agents).map_err(|_| Status::internal("agents do not serialise"))?;
+        self.send(server_message::Body::Agents(AgentsUpsert { agents })).await
+    }
+
+    async fn message(&self, message: DeviceMessage) -> Result<(), Status> {
+        match message.body {
+            Some(device_message::Body::Renew(renew)) => {
+                let live = self.live_runs();
+                let now = self.agentlets.clock.now().into();
+                let held = self.agentlets.keeper.renew(&self.device, &live, now).await.map_err(internal)?;
+                let ttl_ms = u64::try_from(GRANT_TTL.as_millis()).unwrap_or(u64::MAX);
+                self.send(server_message::Body::Grant(Grant { renew_seq: renew.seq, ttl_ms, runs: held })).await
+            }
+            Some(device_message::Body::Report(report)) => self.report(report).await,
+            Some(device_message::Body::Status(update)) => {
+                reports::device_status(self.agentlets, &self.device, &update).await
+            }
+            Some(device_message::Body::Hello(_)) => Err(Status::failed_precondition("one Hello a session")),
+            None => Ok(()),
+        }
+    }
+
+    fn live_runs(&self) -> Vec<Run> {
+        let (runs, _) = self.agentlets.index.of_device(&self.device.uid);
+        runs.values().filter(|run| !run.ended).filter_map(|run| objects::decode(&run.entry).ok()).collect()
+    }
+
+    async fn report(&self, report: Report) -> Result<(), Status> {
+        let seq = report.outbox_seq;
+        match reports::accept(self.agentlets, &self.device, report).await? {
+            reports::Outcome::Accepted | reports::Outcome::Repeated => {
+                self.send(server_message::Body::Ack(Ack { outbox_seq: seq })).await
+            }
+            reports::Outcome::Stale(why) => {
+                self.send(server_message::Body::Stale(Stale { outbox_seq: seq, reason: why.to_string() })).await
+            }
+        }
+    }
+}
+
+fn upsert(run: &Indexed) -> RunUpsert {
+    RunUpsert { run: run.entry.value.to_vec(), revision: run.entry.revision.0 }
+}
+
+/// What a device may hear of a fault of ours.
+pub(crate) fn internal(error: objects::Error) -> Status {
+    tracing::error!(error = &error as &dyn std::error::Error, "agentlet service failed");
+    Status::unavailable("the control plane cannot do this now; try again")
+}
+
+/// Makes sure that a device has one session at most.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    live: std::sync::Mutex<std::collections::HashMap<String, (u64, CancellationToken)>>,
+    count: watch::Sender<u64>,
+}
+
+impl Sessions {
+    /// Cuts the device's older session, if there is one; the returned token is the new one's.
+    pub(crate) fn begin(&self, device_uid: &str) -> (u64, CancellationToken) {
+        let mut number = 0;
+        self.count.send_modify(|n| {
+            *n += 1;
+            number = *n;
+        });
+        let token = CancellationToken::new();
+        let mut live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, older)) = live.insert(device_uid.to_owned(), (number, token.clone())) {
+            older.cancel();
+        }
+        (number, token)
+    }
+
+    /// Forgets a session, unless a newer one has taken its place.
+    pub(crate) fn end(&self, device_uid: &str, number: u64) {
+        let mut live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if live.get(device_uid).is_some_and(|(n, _)| *n == number) {
+            live.remove(device_uid);
+        }
+    }
+
+    /// Cuts every session: the server is shutting down, or a device was removed.
+    pub(crate) fn cut_all(&self) {
+        let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (_, token) in live.values() {
+            token.cancel();
+        }
+    }
+}

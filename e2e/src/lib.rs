@@ -4,6 +4,10 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`checker`] | what supervisors journalled: did any task run twice at a time? |
+//! | [`cluster`] | a real `pandactl up`, killed and started at will |
 //! | [`model_server`] | a model on loopback that follows a script |
 
+pub mod checker;
+pub mod cluster;
 pub mod model_server;

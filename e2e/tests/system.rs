@@ -1,0 +1,10 @@
+//! Everything together: real processes, real TLS, real git, real clients, a real agent CLI.
+
+#[path = "system/agents.rs"]
+mod agents;
+#[path = "system/crash.rs"]
+mod crash;
+#[path = "system/kubectl.rs"]
+mod kubectl;
+#[path = "system/support.rs"]
+mod support;

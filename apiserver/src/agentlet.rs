@@ -37,11 +37,11 @@ use panda_rpc::v1::agentlet_server::AgentletServer;
 use panda_store::Store;
 use panda_store::blob::BlobStore;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::registry::Registry as Metrics;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
+use crate::metrics::SharedRegistry;
 use leases::{DurableKeeper, LeaseKeeper};
 use objects::Objects;
 
@@ -89,14 +89,17 @@ pub struct Agentlets {
 
 impl Agentlets {
     /// Puts the service together; metrics go into `metrics`.
-    pub fn build(deps: Deps, metrics: &mut Metrics) -> Arc<Self> {
+    pub fn build(deps: Deps, metrics: &SharedRegistry) -> Arc<Self> {
         let objects = Objects::new(deps.store);
         let counters = AgentletMetrics::default();
-        metrics.register(
-            "panda_agentlet_stale_reports",
-            "Reports of devices that did not count",
-            counters.stale.clone(),
-        );
+        metrics
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .register(
+                "panda_agentlet_stale_reports",
+                "Reports of devices that did not count",
+                counters.stale.clone(),
+            );
         Arc::new(Self {
             keeper: Arc::new(DurableKeeper::new(objects.clone(), Arc::clone(&deps.ids))),
             objects,
@@ -124,7 +127,10 @@ impl Agentlets {
 
     /// Keeps the index of runs and sweeps unreferenced blobs until cancelled, then ends the sessions.
     pub async fn run(self: Arc<Self>, token: CancellationToken) {
-        tokio::join!(self.index.run(&self.objects, token.clone()), self.sweep(token.clone()));
+        tokio::join!(
+            self.index.run(&self.objects, token.clone()),
+            self.sweep(token.clone())
+        );
         self.sessions.cut_all();
         self.tracker.close();
         // Sessions end at once when cut; a send that is stuck ends with its own patience.
@@ -133,10 +139,16 @@ impl Agentlets {
 
     /// Whether a device is still registered under its uid.
     async fn registered(&self, device: &DeviceId) -> Result<(), Status> {
-        let stored = self.objects.get::<Device>("", &device.name).await.map_err(session::internal)?;
+        let stored = self
+            .objects
+            .get::<Device>("", &device.name)
+            .await
+            .map_err(session::internal)?;
         match stored {
             Some(stored) if stored.object.metadata.uid == device.uid => Ok(()),
-            _ => Err(Status::permission_denied("this device was removed; join it again")),
+            _ => Err(Status::permission_denied(
+                "this device was removed; join it again",
+            )),
         }
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`agentlet`] | the service that devices dial; binding, logs and artifacts of runs |
 //! | [`server`] | `Config` → [`Server::build`] → [`Server::run`] |
 //! | [`config`] | the configuration object |
 //! | [`registry`] | objects over the store, in process: what every endpoint and service reads and writes through |
@@ -18,6 +19,7 @@
 //! | `listener` | the accept loop |
 //! | `housekeeping` | what ends by itself: old Events |
 
+pub mod agentlet;
 pub mod authn;
 pub mod authz;
 mod body;

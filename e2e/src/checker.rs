@@ -51,15 +51,25 @@ pub fn starts(folder: &Path) -> anyhow::Result<BTreeMap<String, Vec<Span>>> {
         let text = std::fs::read_to_string(&file)?;
         let mut open: BTreeMap<(String, i32, u64), (String, usize)> = BTreeMap::new();
         for text in text.lines() {
-            let line: Line = serde_json::from_str(text).with_context(|| format!("{}: {text}", file.display()))?;
+            let line: Line =
+                serde_json::from_str(text).with_context(|| format!("{}: {text}", file.display()))?;
             let key = (line.boot_id.clone(), line.pid, line.starttime);
             if line.event == "start" {
                 let spans = tasks.entry(line.task.clone()).or_default();
                 open.insert(key, (line.task, spans.len()));
                 let (run, attempt, start, pid) = (line.run, line.attempt, line.boottime, line.pid);
-                spans.push(Span { run, attempt, start, end: None, pid });
+                spans.push(Span {
+                    run,
+                    attempt,
+                    start,
+                    end: None,
+                    pid,
+                });
             } else if let Some((task, at)) = open.remove(&key) {
-                let span = tasks.get_mut(&task).and_then(|spans| spans.get_mut(at)).context("a span of this file")?;
+                let span = tasks
+                    .get_mut(&task)
+                    .and_then(|spans| spans.get_mut(at))
+                    .context("a span of this file")?;
                 span.end = Some(line.boottime);
             }
         }
@@ -79,8 +89,14 @@ pub fn no_overlap(tasks: &BTreeMap<String, Vec<Span>>) -> anyhow::Result<()> {
         for pair in spans.windows(2) {
             let (earlier, later) = (&pair[0], &pair[1]);
             let ended = earlier.end.is_some_and(|end| end <= later.start);
-            ensure!(ended, "task {task} ran twice at a time: {earlier:?} and {later:?}");
-            ensure!(earlier.attempt <= later.attempt, "task {task} went back: {earlier:?} before {later:?}");
+            ensure!(
+                ended,
+                "task {task} ran twice at a time: {earlier:?} and {later:?}"
+            );
+            ensure!(
+                earlier.attempt <= later.attempt,
+                "task {task} went back: {earlier:?} before {later:?}"
+            );
         }
     }
     Ok(())
@@ -105,7 +121,13 @@ mod tests {
     use super::*;
 
     fn span(attempt: u32, start: u64, end: Option<u64>) -> Span {
-        Span { run: format!("r{attempt}"), attempt, start, end, pid: 1 }
+        Span {
+            run: format!("r{attempt}"),
+            attempt,
+            start,
+            end,
+            pid: 1,
+        }
     }
 
     #[test]
@@ -127,8 +149,21 @@ mod tests {
             )
         };
         std::fs::create_dir(dir.path().join("state")).unwrap();
-        std::fs::write(dir.path().join("state/starts.jsonl"), line("start", 10) + &line("end", 20)).unwrap();
+        std::fs::write(
+            dir.path().join("state/starts.jsonl"),
+            line("start", 10) + &line("end", 20),
+        )
+        .unwrap();
         let tasks = starts(dir.path()).unwrap();
-        assert_eq!(tasks["t"], [Span { run: "r".into(), attempt: 1, start: 10, end: Some(20), pid: 7 }]);
+        assert_eq!(
+            tasks["t"],
+            [Span {
+                run: "r".into(),
+                attempt: 1,
+                start: 10,
+                end: Some(20),
+                pid: 7
+            }]
+        );
     }
 }

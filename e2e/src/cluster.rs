@@ -22,7 +22,9 @@ pub struct Cluster {
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("dir", &self.dir.path()).finish_non_exhaustive()
+        f.debug_struct("Cluster")
+            .field("dir", &self.dir.path())
+            .finish_non_exhaustive()
     }
 }
 
@@ -30,7 +32,9 @@ impl std::fmt::Debug for Cluster {
 fn target() -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe()?;
     let folder = me.ancestors().find(|folder| folder.join("pandactl").is_file());
-    folder.map(Path::to_owned).context("pandactl is not built: run `cargo build --workspace` first")
+    folder
+        .map(Path::to_owned)
+        .context("pandactl is not built: run `cargo build --workspace` first")
 }
 
 /// The folder with the pinned programs that tests drive; none when they are not installed and not demanded.
@@ -38,9 +42,14 @@ fn target() -> anyhow::Result<PathBuf> {
 /// # Panics
 /// When they are demanded (`PANDA_REQUIRE_TOOLS`) and missing.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "the test runner says where the tools are")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test runner says where the tools are"
+)]
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."));
     let tools = std::env::var_os("PANDA_TOOLS").map_or_else(|| root.join("target/tools"), PathBuf::from);
     let program = tools.join("bin").join(name);
     if program.exists() {
@@ -51,7 +60,10 @@ pub fn tool(name: &str) -> Option<PathBuf> {
         "{} is missing; run e2e/tools",
         program.display()
     );
-    eprintln!("skipped: {} is not installed (e2e/tools installs it)", program.display());
+    eprintln!(
+        "skipped: {} is not installed (e2e/tools installs it)",
+        program.display()
+    );
     None
 }
 
@@ -68,7 +80,10 @@ impl Cluster {
     ///
     /// # Errors
     /// When it cannot be started or does not become ready.
-    #[expect(clippy::disallowed_methods, reason = "the PATH of the test is the PATH of the device")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the PATH of the test is the PATH of the device"
+    )]
     pub async fn start_with_path(extra: &[&str], path: &[&Path]) -> anyhow::Result<Self> {
         // Agents of a root device run as another user, who must be able to reach its folders and programs.
         let dir = tempfile::Builder::new().prefix("panda-e2e-").tempdir()?;
@@ -148,7 +163,10 @@ impl Cluster {
     /// When it fails; the error holds what it said.
     pub fn ok(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = self.pandactl(args)?;
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
         if !output.status.success() {
             bail!("pandactl {args:?} failed ({}):\n{out}\n{err}", output.status);
         }
@@ -162,7 +180,10 @@ impl Cluster {
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.kill();
         let _: Result<(), _> = std::fs::remove_file(self.config());
-        let log = std::fs::File::options().create(true).append(true).open(self.dir.path().join("up.log"))?;
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("up.log"))?;
         let data = self.data();
         let child = self
             .command(target()?.join("pandactl"))
@@ -175,11 +196,20 @@ impl Cluster {
         self.process = Some(child);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(status) = self.process.as_mut().and_then(|child| child.try_wait().ok()).flatten() {
+            if let Some(status) = self
+                .process
+                .as_mut()
+                .and_then(|child| child.try_wait().ok())
+                .flatten()
+            {
                 bail!("pandactl up ended with {status}:\n{}", self.log());
             }
             if let Ok(client) = self.client() {
-                if client.get_text("/readyz").await.is_ok_and(|text| text.starts_with("ok")) {
+                if client
+                    .get_text("/readyz")
+                    .await
+                    .is_ok_and(|text| text.starts_with("ok"))
+                {
                     return Ok(());
                 }
             }
@@ -262,7 +292,11 @@ impl Cluster {
     pub fn leftovers(&self) -> Vec<String> {
         let needle = self.dir.path().display().to_string();
         let own = self.process.as_ref().map(Child::id);
-        processes().into_iter().filter(|p| Some(p.pid) != own && p.text.contains(&needle)).map(|p| p.text).collect()
+        processes()
+            .into_iter()
+            .filter(|p| Some(p.pid) != own && p.text.contains(&needle))
+            .map(|p| p.text)
+            .collect()
     }
 }
 
@@ -272,7 +306,10 @@ impl Drop for Cluster {
         // Runs outlive their agentlet by design; a test's must not outlive the test.
         let needle = self.dir.path().display().to_string();
         for process in processes().into_iter().filter(|p| p.text.contains(&needle)) {
-            if let Some(pid) = i32::try_from(process.pid).ok().and_then(rustix::process::Pid::from_raw) {
+            if let Some(pid) = i32::try_from(process.pid)
+                .ok()
+                .and_then(rustix::process::Pid::from_raw)
+            {
                 let _: Result<(), _> = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
@@ -298,7 +335,10 @@ fn processes() -> Vec<Process> {
             }
             let mut text = std::fs::read(entry.path().join("cmdline")).ok()?;
             text.extend(std::fs::read(entry.path().join("environ")).unwrap_or_default());
-            Some(Process { pid, text: String::from_utf8_lossy(&text).replace('\0', " ") })
+            Some(Process {
+                pid,
+                text: String::from_utf8_lossy(&text).replace('\0', " "),
+            })
         })
         .collect()
 }

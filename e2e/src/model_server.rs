@@ -52,13 +52,23 @@ pub struct ModelServer {
 
 impl std::fmt::Debug for ModelServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelServer").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("ModelServer")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
 /// Names that agents give to the tool that runs commands, best first.
-const SHELL_TOOLS: &[&str] =
-    &["run_terminal_command", "bash", "shell", "run_shell_command", "execute_command", "local_shell", "Bash", "Shell"];
+const SHELL_TOOLS: &[&str] = &[
+    "run_terminal_command",
+    "bash",
+    "shell",
+    "run_shell_command",
+    "execute_command",
+    "local_shell",
+    "Bash",
+    "Shell",
+];
 
 impl ModelServer {
     /// Serves `script` on a free loopback port.
@@ -68,15 +78,25 @@ impl ModelServer {
     pub async fn start(script: Vec<Step>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared { script, seen: Mutex::default() });
+        let shared = Arc::new(Shared {
+            script,
+            seen: Mutex::default(),
+        });
         let app = Router::new()
             .route("/v1/chat/completions", post(chat))
-            .route("/v1/models", get(|| async { axum::Json(json!({"object": "list", "data": [{"id": "scripted"}]})) }))
+            .route(
+                "/v1/models",
+                get(|| async { axum::Json(json!({"object": "list", "data": [{"id": "scripted"}]})) }),
+            )
             .with_state(Arc::clone(&shared));
         let token = CancellationToken::new();
         let stopped = token.clone().cancelled_owned();
         tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stopped).await });
-        Ok(Self { port, shared, _stop: token.drop_guard() })
+        Ok(Self {
+            port,
+            shared,
+            _stop: token.drop_guard(),
+        })
     }
 
     /// Base URL for clients of the OpenAI kind, `/v1` included.
@@ -88,7 +108,11 @@ impl ModelServer {
     /// Requests so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -108,15 +132,36 @@ async fn chat(State(shared): State<Arc<Shared>>, headers: http::HeaderMap, body:
         },
     };
     let model = request["model"].as_str().unwrap_or("scripted").to_owned();
-    let authorization = headers.get("authorization").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-    let seen = Seen { model: model.clone(), step, authorization, tools };
-    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
-    if request["stream"].as_bool() == Some(true) { stream(&model, &answer) } else { whole(&model, &answer) }
+    let authorization = headers
+        .get("authorization")
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
+    let seen = Seen {
+        model: model.clone(),
+        step,
+        authorization,
+        tools,
+    };
+    shared
+        .seen
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(seen);
+    if request["stream"].as_bool() == Some(true) {
+        stream(&model, &answer)
+    } else {
+        whole(&model, &answer)
+    }
 }
 
 enum Answer {
     Text(String),
-    Call { id: String, name: String, arguments: String },
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
 }
 
 impl Answer {
@@ -130,13 +175,23 @@ impl Answer {
 
 fn tool_names(request: &Value) -> Vec<String> {
     let tools = request["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
-    tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).map(str::to_owned).collect()
+    tools
+        .iter()
+        .filter_map(|tool| tool["function"]["name"].as_str())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// How many tool results stand behind the last prompt of a person.
 fn results_since_prompt(messages: &[Value]) -> usize {
-    let prompt = messages.iter().rposition(|message| message["role"] == "user").map_or(0, |at| at + 1);
-    messages[prompt..].iter().filter(|message| message["role"] == "tool").count()
+    let prompt = messages
+        .iter()
+        .rposition(|message| message["role"] == "user")
+        .map_or(0, |at| at + 1);
+    messages[prompt..]
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .count()
 }
 
 /// A call of whatever the agent calls its shell, with every argument that its schema requires.
@@ -148,7 +203,10 @@ fn shell_call(request: &Value, command: &str, salt: usize) -> Answer {
     };
     let schema = &tool["function"]["parameters"];
     let mut arguments = Map::new();
-    let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let required = schema["required"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     for name in required.iter().filter_map(Value::as_str) {
         let filler = match schema["properties"][name]["type"].as_str() {
             Some("boolean") => json!(false),
@@ -159,7 +217,14 @@ fn shell_call(request: &Value, command: &str, salt: usize) -> Answer {
         arguments.insert(name.to_owned(), filler);
     }
     let as_list = schema["properties"]["command"]["type"] == "array";
-    arguments.insert("command".into(), if as_list { json!(["sh", "-c", command]) } else { json!(command) });
+    arguments.insert(
+        "command".into(),
+        if as_list {
+            json!(["sh", "-c", command])
+        } else {
+            json!(command)
+        },
+    );
     Answer::Call {
         id: format!("call_{salt}"),
         name: tool["function"]["name"].as_str().unwrap_or_default().to_owned(),
@@ -193,7 +258,10 @@ fn whole(model: &str, answer: &Answer) -> Response {
 
 fn stream(model: &str, answer: &Answer) -> Response {
     let deltas = match answer {
-        Answer::Text(text) => vec![json!({"role": "assistant", "content": ""}), json!({"content": text})],
+        Answer::Text(text) => vec![
+            json!({"role": "assistant", "content": ""}),
+            json!({"content": text}),
+        ],
         Answer::Call { id, name, arguments } => vec![
             json!({"role": "assistant", "content": null, "tool_calls": [
                 {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
@@ -241,9 +309,14 @@ mod tests {
             "type": "object", "required": ["command", "timeout", "description"],
             "properties": {"command": {"type": "string"}, "timeout": {"type": "number"}, "description": {"type": "string"}},
         }}}]});
-        let Answer::Call { name, arguments, .. } = shell_call(&request, "true", 1) else { panic!("no call") };
+        let Answer::Call { name, arguments, .. } = shell_call(&request, "true", 1) else {
+            panic!("no call")
+        };
         assert_eq!(name, "bash");
         let arguments: Value = serde_json::from_str(&arguments).unwrap();
-        assert_eq!(arguments, json!({"command": "true", "timeout": 60_000, "description": "scripted"}));
+        assert_eq!(
+            arguments,
+            json!({"command": "true", "timeout": 60_000, "description": "scripted"})
+        );
     }
 }

@@ -43,7 +43,11 @@ pub(crate) fn check_fence(run: &Run, fence: &Fence, device_uid: &str) -> Result<
     if run.spec.device_uid != device_uid || run.metadata.uid != fence.run_uid {
         return Err(Stale::UnknownRun);
     }
-    if *fence == fence_of(run) { Ok(()) } else { Err(Stale::OtherAttempt) }
+    if *fence == fence_of(run) {
+        Ok(())
+    } else {
+        Err(Stale::OtherAttempt)
+    }
 }
 
 /// Whether the device holds the Run's Lease at the epoch of the fence.
@@ -91,21 +95,44 @@ fn conditions(run: &Run, status: &mut RunStatus, now: Time) {
         set_condition(&mut status.conditions, condition);
     };
     if status.start_time.is_some() {
-        set("Started", true, "ProcessStarted", "the agent's process was started".into());
+        set(
+            "Started",
+            true,
+            "ProcessStarted",
+            "the agent's process was started".into(),
+        );
     }
     if !status.verify.is_empty() {
-        let failed: Vec<&str> =
-            status.verify.iter().filter(|check| !check.passed).map(|check| check.name.as_str()).collect();
+        let failed: Vec<&str> = status
+            .verify
+            .iter()
+            .filter(|check| !check.passed)
+            .map(|check| check.name.as_str())
+            .collect();
         if failed.is_empty() {
             set("Verified", true, "ChecksPassed", "every check passed".into());
         } else {
-            set("Verified", false, "ChecksFailed", format!("failed: {}", failed.join(", ")));
+            set(
+                "Verified",
+                false,
+                "ChecksFailed",
+                format!("failed: {}", failed.join(", ")),
+            );
         }
     }
     if phase.is_terminal() {
         let succeeded = phase == RunPhase::Succeeded;
-        let message = status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
-        set("Complete", succeeded, if succeeded { "Succeeded" } else { "DidNotSucceed" }, message);
+        let message = status
+            .failure
+            .as_ref()
+            .map(|failure| failure.message.clone())
+            .unwrap_or_default();
+        set(
+            "Complete",
+            succeeded,
+            if succeeded { "Succeeded" } else { "DidNotSucceed" },
+            message,
+        );
     }
 }
 
@@ -118,9 +145,16 @@ mod tests {
 
     fn run() -> Run {
         Run {
-            metadata: ObjectMeta { uid: "run-1".into(), ..ObjectMeta::namespaced("default", "a-1") },
+            metadata: ObjectMeta {
+                uid: "run-1".into(),
+                ..ObjectMeta::namespaced("default", "a-1")
+            },
             spec: RunSpec {
-                task_ref: TaskRef { name: "a".into(), uid: "task-1".into(), generation: 1 },
+                task_ref: TaskRef {
+                    name: "a".into(),
+                    uid: "task-1".into(),
+                    generation: 1,
+                },
                 attempt: 2,
                 device_uid: "dev-1".into(),
                 lease_epoch: Some(3),
@@ -131,7 +165,10 @@ mod tests {
     }
 
     fn now() -> Time {
-        "2026-01-02T03:04:05Z".parse::<jiff::Timestamp>().map(Time).unwrap()
+        "2026-01-02T03:04:05Z"
+            .parse::<jiff::Timestamp>()
+            .map(Time)
+            .unwrap()
     }
 
     #[test]
@@ -177,10 +214,18 @@ mod tests {
 
     #[test]
     fn terminal_phases_never_change() {
-        for phase in [RunPhase::Succeeded, RunPhase::Failed, RunPhase::Lost, RunPhase::Cancelled] {
+        for phase in [
+            RunPhase::Succeeded,
+            RunPhase::Failed,
+            RunPhase::Lost,
+            RunPhase::Cancelled,
+        ] {
             let mut run = run();
             run.status.phase = Some(phase);
-            let report = RunReport { phase: Some(RunPhase::Running), ..RunReport::default() };
+            let report = RunReport {
+                phase: Some(RunPhase::Running),
+                ..RunReport::default()
+            };
             assert_eq!(apply(&run, &report, 9, now()), Err(Stale::AlreadyEnded));
         }
     }
@@ -190,7 +235,16 @@ mod tests {
         let mut run = run();
         run.status.session_id = "s".into();
         run.status.phase = Some(RunPhase::Running);
-        let status = apply(&run, &RunReport { processes: Some(4), ..RunReport::default() }, 7, now()).unwrap();
+        let status = apply(
+            &run,
+            &RunReport {
+                processes: Some(4),
+                ..RunReport::default()
+            },
+            7,
+            now(),
+        )
+        .unwrap();
         assert_eq!(status.session_id, "s");
         assert_eq!(status.phase, Some(RunPhase::Running));
         assert_eq!(status.processes, Some(4));

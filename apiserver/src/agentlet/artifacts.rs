@@ -17,19 +17,31 @@ use super::http::{self as answers, Failure};
 
 pub(crate) fn routes(agentlets: Arc<Agentlets>) -> Router {
     Router::new()
-        .route("/apis/panda.dev/v1alpha1/namespaces/{namespace}/runs/{name}/artifacts/{*artifact}", get(artifact))
+        .route(
+            "/apis/panda.dev/v1alpha1/namespaces/{namespace}/runs/{name}/artifacts/{*artifact}",
+            get(artifact),
+        )
         .with_state(agentlets)
 }
 
 /// The blob that a run knows under a name: `patch`, `bundle`, a declared output, or `verify/CHECK` for a check's log.
 fn named(run: &Run, name: &str) -> Option<BlobRef> {
     if let Some(check) = name.strip_prefix("verify/") {
-        return run.status.verify.iter().find(|result| result.name == check)?.log.clone();
+        return run
+            .status
+            .verify
+            .iter()
+            .find(|result| result.name == check)?
+            .log
+            .clone();
     }
     let result = run.status.result.as_ref()?;
     let artifact = result.artifacts.iter().find(|artifact| artifact.name == name);
     match (artifact, name) {
-        (Some(artifact), _) => Some(BlobRef { digest: artifact.digest.clone(), size: artifact.size }),
+        (Some(artifact), _) => Some(BlobRef {
+            digest: artifact.digest.clone(),
+            size: artifact.size,
+        }),
         (None, "patch") => result.patch.clone(),
         (None, "bundle") => result.bundle.clone(),
         (None, _) => None,
@@ -52,7 +64,11 @@ fn range(headers: &HeaderMap, size: u64) -> Option<Result<(u64, u64), ()>> {
         }
     };
     let (offset, length) = bounds;
-    if offset >= size || length == 0 { Some(Err(())) } else { Some(Ok((offset, length.min(size - offset)))) }
+    if offset >= size || length == 0 {
+        Some(Err(()))
+    } else {
+        Some(Ok((offset, length.min(size - offset))))
+    }
 }
 
 async fn artifact(
@@ -63,7 +79,10 @@ async fn artifact(
     let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
     let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
     let blob = named(&run, &artifact).ok_or_else(|| answers::not_found("artifacts", &artifact))?;
-    let digest: Digest = blob.digest.parse().map_err(|_| answers::not_found("artifacts", &artifact))?;
+    let digest: Digest = blob
+        .digest
+        .parse()
+        .map_err(|_| answers::not_found("artifacts", &artifact))?;
     let wanted = range(&headers, blob.size);
     let (offset, length) = match wanted {
         None => (0, None),
@@ -75,14 +94,24 @@ async fn artifact(
     };
     let body = agentlets.blobs.get(digest, Range { offset, length }).await?;
     let mut response = Response::builder()
-        .status(if length.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK })
+        .status(if length.is_some() {
+            StatusCode::PARTIAL_CONTENT
+        } else {
+            StatusCode::OK
+        })
         .header(CONTENT_TYPE, "application/octet-stream")
         .header(ACCEPT_RANGES, "bytes")
         .header(ETAG, format!("\"{}\"", blob.digest))
         .header(CONTENT_LENGTH, body.length);
     if length.is_some() {
-        response = response
-            .header(CONTENT_RANGE, format!("bytes {offset}-{}/{}", offset + body.length.saturating_sub(1), body.size));
+        response = response.header(
+            CONTENT_RANGE,
+            format!(
+                "bytes {offset}-{}/{}",
+                offset + body.length.saturating_sub(1),
+                body.size
+            ),
+        );
     }
     response
         .body(Body::from_stream(body.body))

@@ -30,7 +30,10 @@ struct Binding {
 
 pub(crate) fn routes(agentlets: Arc<Agentlets>) -> Router {
     Router::new()
-        .route("/apis/panda.dev/v1alpha1/namespaces/{namespace}/runs/{name}/binding", post(bind))
+        .route(
+            "/apis/panda.dev/v1alpha1/namespaces/{namespace}/runs/{name}/binding",
+            post(bind),
+        )
         .with_state(agentlets)
 }
 
@@ -39,8 +42,9 @@ async fn bind(
     Path((namespace, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Result<Response, Failure> {
-    let binding: Binding = serde_json::from_slice(&body)
-        .map_err(|error| http::bad_request(format!("the body must be {{\"deviceName\": \"...\"}}: {error}")))?;
+    let binding: Binding = serde_json::from_slice(&body).map_err(|error| {
+        http::bad_request(format!("the body must be {{\"deviceName\": \"...\"}}: {error}"))
+    })?;
     for _ in 0..ATTEMPTS {
         let mut run = agentlets
             .objects
@@ -53,14 +57,20 @@ async fn bind(
             .await?
             .ok_or_else(|| http::not_found("devices", &binding.device_name))?
             .object;
-        if run.object.spec.device_name == binding.device_name && run.object.spec.device_uid == device.metadata.uid {
+        if run.object.spec.device_name == binding.device_name
+            && run.object.spec.device_uid == device.metadata.uid
+        {
             return Ok(done(&run.object));
         }
         refusal(&run.object, &device).map_or(Ok(()), |why| Err(conflict(&name, &why)))?;
         let now = agentlets.clock.now();
         write(&mut run.object, &device, binding.sandbox_profile, now.into());
         let lease = leases::run_lease(&run.object, agentlets.ids.uuid().to_string(), now.into());
-        match agentlets.objects.commit(vec![run.write(), objects::new(lease).write()]).await {
+        match agentlets
+            .objects
+            .commit(vec![run.write(), objects::new(lease).write()])
+            .await
+        {
             Ok(_) => return Ok(done(&run.object)),
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error.into()),
@@ -77,7 +87,10 @@ fn done(run: &Run) -> Response {
         code: 201,
         ..Status::default()
     };
-    status.message = format!("run {} is bound to device {}", run.metadata.name, run.spec.device_name);
+    status.message = format!(
+        "run {} is bound to device {}",
+        run.metadata.name, run.spec.device_name
+    );
     http::json(201, &status)
 }
 
@@ -115,9 +128,19 @@ fn write(run: &mut Run, device: &Device, profile: Option<SandboxProfile>, now: p
     spec.lease_epoch = Some(1);
     let sandbox = spec.sandbox.get_or_insert_default();
     let default = device.status.sandbox.as_ref().and_then(|sandbox| sandbox.default);
-    let resolved = *sandbox.profile.get_or_insert(profile.or(default).unwrap_or(SandboxProfile::Off));
-    let mode = if resolved == SandboxProfile::Off { NetworkMode::Host } else { NetworkMode::ModelOnly };
-    sandbox.network.get_or_insert_with(NetworkSpec::default).mode.get_or_insert(mode);
+    let resolved = *sandbox
+        .profile
+        .get_or_insert(profile.or(default).unwrap_or(SandboxProfile::Off));
+    let mode = if resolved == SandboxProfile::Off {
+        NetworkMode::Host
+    } else {
+        NetworkMode::ModelOnly
+    };
+    sandbox
+        .network
+        .get_or_insert_with(NetworkSpec::default)
+        .mode
+        .get_or_insert(mode);
     run.metadata.generation += 1;
     run.status.bind_time = Some(now);
     run.status.unschedulable.clear();

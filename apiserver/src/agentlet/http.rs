@@ -22,7 +22,10 @@ impl IntoResponse for Failure {
 impl From<objects::Error> for Failure {
     fn from(error: objects::Error) -> Self {
         tracing::error!(error = &error as &dyn std::error::Error, "store failed");
-        Self(Status::failure(Reason::ServiceUnavailable, "the store cannot answer now; try again"))
+        Self(Status::failure(
+            Reason::ServiceUnavailable,
+            "the store cannot answer now; try again",
+        ))
     }
 }
 
@@ -54,7 +57,10 @@ pub(crate) fn bad_request(message: impl Into<String>) -> Failure {
 
 /// 404 for an object of `panda.dev`.
 pub(crate) fn not_found(plural: &str, name: &str) -> Failure {
-    let mut status = Status::failure(Reason::NotFound, format!("{plural}.panda.dev \"{name}\" not found"));
+    let mut status = Status::failure(
+        Reason::NotFound,
+        format!("{plural}.panda.dev \"{name}\" not found"),
+    );
     status.details = Some(StatusDetails {
         name: name.into(),
         group: "panda.dev".into(),

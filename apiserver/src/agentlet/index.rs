@@ -44,7 +44,10 @@ pub(crate) struct RunIndex {
 
 impl RunIndex {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), synced: watch::Sender::new(None) }
+        Self {
+            state: Mutex::default(),
+            synced: watch::Sender::new(None),
+        }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -67,14 +70,21 @@ impl RunIndex {
 
     /// Tells of every change to the runs of a device.
     pub(crate) fn subscribe(&self, device_uid: &str) -> watch::Receiver<u64> {
-        self.state().signals.entry(device_uid.to_owned()).or_insert_with(|| watch::Sender::new(0)).subscribe()
+        self.state()
+            .signals
+            .entry(device_uid.to_owned())
+            .or_insert_with(|| watch::Sender::new(0))
+            .subscribe()
     }
 
     /// The runs bound to a device, and the revision that they are of.
     pub(crate) fn of_device(&self, device_uid: &str) -> (BTreeMap<String, Indexed>, Revision) {
         let state = self.state();
         let revision = self.synced.borrow().unwrap_or_default();
-        (state.devices.get(device_uid).cloned().unwrap_or_default(), revision)
+        (
+            state.devices.get(device_uid).cloned().unwrap_or_default(),
+            revision,
+        )
     }
 
     /// Where a run of a device is stored.
@@ -103,12 +113,22 @@ impl RunIndex {
 
     async fn follow(&self, objects: &Objects) -> Result<(), objects::Error> {
         let scope = Scope::resource(objects::resource::<Run>());
-        let request = panda_store::ListRequest { scope: scope.clone(), ..Default::default() };
+        let request = panda_store::ListRequest {
+            scope: scope.clone(),
+            ..Default::default()
+        };
         let page = objects.store().list(request).await?;
         self.replace(&page.items, page.revision);
-        let mut watch = objects.store().watch(WatchRequest { scope, from: page.revision }).await?;
+        let mut watch = objects
+            .store()
+            .watch(WatchRequest {
+                scope,
+                from: page.revision,
+            })
+            .await?;
         while let Some(event) = watch.next().await {
-            self.change(&event?);
+            let event = event?;
+            self.change(&event);
         }
         Ok(())
     }
@@ -185,8 +205,12 @@ impl State {
             ended: run.status.phase.is_some_and(RunPhase::is_terminal),
             entry: Arc::clone(entry),
         };
-        self.keys.insert(entry.key.clone(), (device.clone(), run.metadata.uid.clone()));
-        self.devices.entry(device.clone()).or_default().insert(run.metadata.uid, indexed);
+        self.keys
+            .insert(entry.key.clone(), (device.clone(), run.metadata.uid.clone()));
+        self.devices
+            .entry(device.clone())
+            .or_default()
+            .insert(run.metadata.uid, indexed);
         Some(device)
     }
 }

@@ -81,14 +81,20 @@ impl DurableKeeper {
             let mut ops = Vec::with_capacity(runs.len());
             let mut held = Vec::with_capacity(runs.len());
             for run in runs {
-                let Some(mut lease) = self.objects.run_lease(run).await? else { continue };
+                let Some(mut lease) = self.objects.run_lease(run).await? else {
+                    continue;
+                };
                 let spec = &mut lease.object.spec;
                 let epoch = run.spec.lease_epoch.unwrap_or(0);
-                if spec.holder_identity.as_deref() == Some(device.uid.as_str()) && spec.lease_transitions == Some(epoch)
+                if spec.holder_identity.as_deref() == Some(device.uid.as_str())
+                    && spec.lease_transitions == Some(epoch)
                 {
                     spec.renew_time = Some(now);
                     ops.push(lease.write());
-                    held.push(RunEpoch { run_uid: run.metadata.uid.clone(), epoch });
+                    held.push(RunEpoch {
+                        run_uid: run.metadata.uid.clone(),
+                        epoch,
+                    });
                 }
             }
             if ops.is_empty() {

@@ -62,7 +62,9 @@ impl LogQuery {
     fn wanted(&self, now: Timestamp) -> Result<Wanted, Failure> {
         let mut since = None;
         if let Some(text) = &self.since_time {
-            let time = text.parse().map_err(|_| answers::bad_request("sinceTime must be RFC 3339"))?;
+            let time = text
+                .parse()
+                .map_err(|_| answers::bad_request("sinceTime must be RFC 3339"))?;
             since = Some(time);
         }
         if let Some(seconds) = self.since_seconds {
@@ -75,9 +77,15 @@ impl LogQuery {
             Some("Stderr") => Some(Origin::Stderr),
             Some(_) => return Err(answers::bad_request("stream must be All, Stdout or Stderr")),
         };
-        let tail = self.tail_lines.map(|n| usize::try_from(n.min(MAX_TAIL)).unwrap_or(usize::MAX));
+        let tail = self
+            .tail_lines
+            .map(|n| usize::try_from(n.min(MAX_TAIL)).unwrap_or(usize::MAX));
         Ok(Wanted {
-            view: View { timestamps: truth(self.timestamps.as_ref()), since, origin },
+            view: View {
+                timestamps: truth(self.timestamps.as_ref()),
+                since,
+                origin,
+            },
             follow: truth(self.follow.as_ref()),
             tail,
             limit: self.limit_bytes,
@@ -103,9 +111,15 @@ async fn run_log(
     let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
     let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
     let out = Sink::new(&wanted);
-    Ok(out.respond("text/plain; charset=utf-8", agentlets.clone(), move |agentlets, mut out| async move {
-        copy_run(&agentlets, &run, &wanted, wanted.tail, &mut out).await
-    }))
+    Ok(
+        out.respond(
+            "text/plain; charset=utf-8",
+            agentlets.clone(),
+            move |agentlets, mut out| async move {
+                copy_run(&agentlets, &run, &wanted, wanted.tail, &mut out).await
+            },
+        ),
+    )
 }
 
 async fn run_events(
@@ -117,15 +131,29 @@ async fn run_events(
     let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
     let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
     let out = Sink::new(&wanted);
-    Ok(out.respond("application/jsonl", agentlets.clone(), move |agentlets, mut out| async move {
-        let stream = StreamId::new(&run.metadata.uid, "events")?;
-        let mut offset = 0;
-        copy_stream(&agentlets, &run, &stream, wanted.follow, &mut offset, &mut |piece| match piece {
-            Piece::Data(bytes) => bytes.to_vec(),
-            Piece::Gap(missing) => format!("{{\"type\":\"gap\",\"missingBytes\":{missing}}}\n").into_bytes(),
-        }, &mut out)
-        .await
-    }))
+    Ok(out.respond(
+        "application/jsonl",
+        agentlets.clone(),
+        move |agentlets, mut out| async move {
+            let stream = StreamId::new(&run.metadata.uid, "events")?;
+            let mut offset = 0;
+            copy_stream(
+                &agentlets,
+                &run,
+                &stream,
+                wanted.follow,
+                &mut offset,
+                &mut |piece| match piece {
+                    Piece::Data(bytes) => bytes.to_vec(),
+                    Piece::Gap(missing) => {
+                        format!("{{\"type\":\"gap\",\"missingBytes\":{missing}}}\n").into_bytes()
+                    }
+                },
+                &mut out,
+            )
+            .await
+        },
+    ))
 }
 
 async fn task_log(
@@ -137,9 +165,11 @@ async fn task_log(
     let task = agentlets.objects.get::<Task>(&namespace, &name).await?;
     let task = task.ok_or_else(|| answers::not_found("tasks", &name))?.object;
     let out = Sink::new(&wanted);
-    Ok(out.respond("text/plain; charset=utf-8", agentlets.clone(), move |agentlets, mut out| async move {
-        copy_task(&agentlets, &task, &wanted, &mut out).await
-    }))
+    Ok(out.respond(
+        "text/plain; charset=utf-8",
+        agentlets.clone(),
+        move |agentlets, mut out| async move { copy_task(&agentlets, &task, &wanted, &mut out).await },
+    ))
 }
 
 /// Why copying ended early.
@@ -164,7 +194,11 @@ impl Sink {
     fn new(wanted: &Wanted) -> Self {
         // A few pieces: a reader that stops stops the copying, and nothing else.
         let (sender, receiver) = mpsc::channel(4);
-        Self { sender, receiver: Some(receiver), left: wanted.limit }
+        Self {
+            sender,
+            receiver: Some(receiver),
+            left: wanted.limit,
+        }
     }
 
     async fn write(&mut self, mut bytes: Vec<u8>) -> Result<(), Ended> {
@@ -173,9 +207,16 @@ impl Sink {
             *left -= bytes.len() as u64;
         }
         if !bytes.is_empty() {
-            self.sender.send(Ok(bytes.into())).await.map_err(|_| Ended::Reader)?;
+            self.sender
+                .send(Ok(bytes.into()))
+                .await
+                .map_err(|_| Ended::Reader)?;
         }
-        if self.left == Some(0) { Err(Ended::Reader) } else { Ok(()) }
+        if self.left == Some(0) {
+            Err(Ended::Reader)
+        } else {
+            Ok(())
+        }
     }
 
     fn respond<F, Fut>(mut self, content_type: &'static str, agentlets: Arc<Agentlets>, copy: F) -> Response
@@ -192,14 +233,18 @@ impl Sink {
                 Err(error) => {
                     tracing::warn!(%error, "log ended early");
                     // The body breaks off visibly: a reader must not take half a log for a whole one.
-                    let _: Result<(), _> = sender.send(Err(std::io::Error::other("the log could not be read on"))).await;
+                    let _: Result<(), _> = sender
+                        .send(Err(std::io::Error::other("the log could not be read on")))
+                        .await;
                 }
             }
         });
         match receiver {
-            Some(receiver) => {
-                ([(CONTENT_TYPE, content_type)], Body::from_stream(ReceiverStream::new(receiver))).into_response()
-            }
+            Some(receiver) => (
+                [(CONTENT_TYPE, content_type)],
+                Body::from_stream(ReceiverStream::new(receiver)),
+            )
+                .into_response(),
             None => answers::bad_request("the log was asked for twice").into_response(),
         }
     }
@@ -279,7 +324,16 @@ async fn copy_run(
         }
         text
     };
-    copy_stream(agentlets, run, &stream, wanted.follow, &mut offset, &mut convert, out).await
+    copy_stream(
+        agentlets,
+        run,
+        &stream,
+        wanted.follow,
+        &mut offset,
+        &mut convert,
+        out,
+    )
+    .await
 }
 
 /// The last lines of what is here now; `offset` is left at its end.
@@ -331,30 +385,48 @@ async fn copy_task(agentlets: &Agentlets, task: &Task, wanted: &Wanted, out: &mu
     loop {
         let runs = attempts(agentlets, task).await?;
         let last = runs.last().map_or(0, |run| run.spec.attempt);
-        for run in runs.iter().filter(|run| run.spec.attempt > shown) {
+        let known = shown;
+        for run in runs.iter().filter(|run| run.spec.attempt > known) {
             shown = run.spec.attempt;
             if tail.is_some() && shown != last {
                 // A tail is a tail of the newest attempt: the older ones would only push it out of sight.
                 continue;
             }
             if last > 1 || shown > 1 {
-                let device =
-                    if run.spec.device_name.is_empty() { "no device" } else { run.spec.device_name.as_str() };
+                let device = if run.spec.device_name.is_empty() {
+                    "no device"
+                } else {
+                    run.spec.device_name.as_str()
+                };
                 let agent = &run.spec.agent.name;
-                out.write(format!("==> attempt {shown}: {agent} on {device} <==\n").into_bytes()).await?;
+                out.write(format!("==> attempt {shown}: {agent} on {device} <==\n").into_bytes())
+                    .await?;
             }
             copy_run(agentlets, run, wanted, tail.take(), out).await?;
         }
         if !wanted.follow {
             return Ok(());
         }
-        let current = agentlets.objects.get::<Task>(&task.metadata.namespace, &task.metadata.name).await?;
-        let current = current.map(|stored| stored.object).filter(|now| now.metadata.uid == task.metadata.uid);
+        let current = agentlets
+            .objects
+            .get::<Task>(&task.metadata.namespace, &task.metadata.name)
+            .await?;
+        let current = current
+            .map(|stored| stored.object)
+            .filter(|now| now.metadata.uid == task.metadata.uid);
         let ended = |task: &Task| {
             let settled = task.status.observed_generation == Some(task.metadata.generation);
-            settled && task.status.phase.is_some_and(|phase| phase.is_terminal() || phase == TaskPhase::Review)
+            settled
+                && task
+                    .status
+                    .phase
+                    .is_some_and(|phase| phase.is_terminal() || phase == TaskPhase::Review)
         };
-        if current.as_ref().is_none_or(ended) && attempts(agentlets, task).await?.iter().all(|r| r.spec.attempt <= shown)
+        if current.as_ref().is_none_or(ended)
+            && attempts(agentlets, task)
+                .await?
+                .iter()
+                .all(|r| r.spec.attempt <= shown)
         {
             return Ok(());
         }
@@ -368,13 +440,26 @@ async fn copy_task(agentlets: &Agentlets, task: &Task, wanted: &Wanted, out: &mu
 /// The runs of a task, by attempt.
 async fn attempts(agentlets: &Agentlets, task: &Task) -> Result<Vec<Run>, Ended> {
     let scope = panda_store::Scope::namespace(objects::resource::<Run>(), task.metadata.namespace.as_str());
-    let request = panda_store::ListRequest { scope, ..Default::default() };
-    let page = agentlets.objects.store().list(request).await.map_err(objects::Error::from)?;
+    let request = panda_store::ListRequest {
+        scope,
+        ..Default::default()
+    };
+    let page = agentlets
+        .objects
+        .store()
+        .list(request)
+        .await
+        .map_err(objects::Error::from)?;
     let mut runs: Vec<Run> = page
         .items
         .iter()
         .filter_map(|entry| objects::decode::<Run>(entry).ok())
-        .filter(|run| run.metadata().owner_references.iter().any(|owner| owner.uid == task.metadata.uid))
+        .filter(|run| {
+            run.metadata()
+                .owner_references
+                .iter()
+                .any(|owner| owner.uid == task.metadata.uid)
+        })
         .collect();
     runs.sort_by_key(|run| run.spec.attempt);
     Ok(runs)

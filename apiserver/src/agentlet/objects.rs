@@ -65,7 +65,7 @@ impl<T: Serialize> Stored<T> {
     /// The operation that writes the object as it is now, provided that nobody else has.
     pub(crate) fn write(&self) -> Op {
         let value = serde_json::to_value(&self.object).expect("our types serialise");
-        let body = encode::body(value.as_object().expect("objects are JSON objects"));
+        let body = encode::body(&value);
         match &self.entry {
             Some(entry) => Op::update(self.key.clone(), entry.revision, body),
             None => Op::create(self.key.clone(), body),
@@ -79,11 +79,6 @@ impl<T: Serialize> Stored<T> {
             None => panda_store::Expect::Absent,
         };
         Op::check(self.key.clone(), expect)
-    }
-
-    /// Whether it is in the store.
-    pub(crate) fn exists(&self) -> bool {
-        self.entry.is_some()
     }
 }
 
@@ -99,7 +94,10 @@ pub(crate) fn resource<K: Resource>() -> String {
 
 /// Reads an object out of a stored entry.
 pub(crate) fn decode<K: Resource>(entry: &Entry) -> Result<K, Error> {
-    serde_json::from_slice(&entry.value).map_err(|source| Error::Decode { key: entry.key.clone(), source })
+    serde_json::from_slice(&entry.value).map_err(|source| Error::Decode {
+        key: entry.key.clone(),
+        source,
+    })
 }
 
 /// Typed access to the store.
@@ -118,10 +116,20 @@ impl Objects {
     }
 
     /// The object, if there is one.
-    pub(crate) async fn get<K: Resource>(&self, namespace: &str, name: &str) -> Result<Option<Stored<K>>, Error> {
+    pub(crate) async fn get<K: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Stored<K>>, Error> {
         let key = key::<K>(namespace, name);
-        let Some(entry) = self.store.get(key.clone()).await? else { return Ok(None) };
-        Ok(Some(Stored { object: decode(&entry)?, entry: Some(entry), key }))
+        let Some(entry) = self.store.get(key.clone()).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Stored {
+            object: decode(&entry)?,
+            entry: Some(entry),
+            key,
+        }))
     }
 
     /// The object, or a new one made by `new`.
@@ -133,13 +141,20 @@ impl Objects {
     ) -> Result<Stored<K>, Error> {
         match self.get(namespace, name).await? {
             Some(stored) => Ok(stored),
-            None => Ok(Stored { object: new(), entry: None, key: key::<K>(namespace, name) }),
+            None => Ok(Stored {
+                object: new(),
+                entry: None,
+                key: key::<K>(namespace, name),
+            }),
         }
     }
 
     /// Every object of a kind that can be read, and the revision of the list. One broken object breaks no list.
     pub(crate) async fn list<K: Resource>(&self) -> Result<(Vec<K>, panda_store::Revision), Error> {
-        let request = ListRequest { scope: Scope::resource(resource::<K>()), ..ListRequest::default() };
+        let request = ListRequest {
+            scope: Scope::resource(resource::<K>()),
+            ..ListRequest::default()
+        };
         let page = self.store.list(request).await?;
         let objects = page.items.iter().filter_map(|entry| match decode(entry) {
             Ok(object) => Some(object),
@@ -157,9 +172,14 @@ impl Objects {
         let entry = self.store.get(key.clone()).await?;
         let object = match &entry {
             // The spliced `metadata.resourceVersion` is ignored.
-            Some(entry) => serde_json::from_slice(&entry.value)
-                .map_err(|source| Error::Decode { key: key.clone(), source })?,
-            None => OutboxRecord { device_uid: device_uid.to_owned(), last_seq: 0 },
+            Some(entry) => serde_json::from_slice(&entry.value).map_err(|source| Error::Decode {
+                key: key.clone(),
+                source,
+            })?,
+            None => OutboxRecord {
+                device_uid: device_uid.to_owned(),
+                last_seq: 0,
+            },
         };
         Ok(Stored { object, entry, key })
     }
@@ -178,5 +198,9 @@ impl Objects {
 /// An object that is about to be created.
 pub(crate) fn new<K: Resource>(object: K) -> Stored<K> {
     let key = key::<K>(&object.metadata().namespace, &object.metadata().name);
-    Stored { object, entry: None, key }
+    Stored {
+        object,
+        entry: None,
+        key,
+    }
 }

@@ -28,7 +28,11 @@ const MAX_RECORD: usize = 64 * 1024;
 
 impl Renderer {
     pub(crate) fn new(view: View) -> Self {
-        Self { view, rest: Vec::new(), at_line_start: true }
+        Self {
+            view,
+            rest: Vec::new(),
+            at_line_start: true,
+        }
     }
 
     /// Appends to `out` what `bytes` complete.
@@ -66,7 +70,9 @@ impl Renderer {
     }
 
     fn record(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        let Some(record) = logline::parse(line) else { return };
+        let Some(record) = logline::parse(line) else {
+            return;
+        };
         if self.view.since.is_some_and(|since| record.time < since)
             || self.view.origin.is_some_and(|origin| record.origin != origin)
         {
@@ -77,7 +83,13 @@ impl Renderer {
         }
         if self.at_line_start {
             if self.view.timestamps {
-                out.extend_from_slice(record.time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ ").to_string().as_bytes());
+                out.extend_from_slice(
+                    record
+                        .time
+                        .strftime("%Y-%m-%dT%H:%M:%S.%6fZ ")
+                        .to_string()
+                        .as_bytes(),
+                );
             }
             if record.origin == Origin::System {
                 out.extend_from_slice(b"panda: ");
@@ -125,18 +137,49 @@ mod tests {
             (Origin::System, false, b"started"),
         ]);
         for piece in [1, 3, 1000] {
-            assert_eq!(render(View::default(), &bytes, piece), b"half line\n\xff\xfe\x97\npanda: started\n");
+            assert_eq!(
+                render(View::default(), &bytes, piece),
+                b"half line\n\xff\xfe\x97\npanda: started\n"
+            );
         }
     }
 
     #[test]
     fn since_origin_and_timestamps_choose() {
-        let bytes = framed(&[(Origin::Stdout, false, b"a"), (Origin::Stderr, false, b"b"), (Origin::Stdout, false, b"c")]);
+        let bytes = framed(&[
+            (Origin::Stdout, false, b"a"),
+            (Origin::Stderr, false, b"b"),
+            (Origin::Stdout, false, b"c"),
+        ]);
         let since = Some(Timestamp::from_second(1).unwrap());
-        assert_eq!(render(View { since, ..View::default() }, &bytes, 7), b"b\nc\n");
+        assert_eq!(
+            render(
+                View {
+                    since,
+                    ..View::default()
+                },
+                &bytes,
+                7
+            ),
+            b"b\nc\n"
+        );
         let origin = Some(Origin::Stdout);
-        assert_eq!(render(View { origin, ..View::default() }, &bytes, 7), b"a\nc\n");
-        let view = View { timestamps: true, since, origin };
+        assert_eq!(
+            render(
+                View {
+                    origin,
+                    ..View::default()
+                },
+                &bytes,
+                7
+            ),
+            b"a\nc\n"
+        );
+        let view = View {
+            timestamps: true,
+            since,
+            origin,
+        };
         assert_eq!(render(view, &bytes, 7), b"1970-01-01T00:00:02.000000Z c\n");
     }
 

@@ -33,9 +33,15 @@ pub(crate) enum Outcome {
 }
 
 /// Accepts one report of a device.
-pub(crate) async fn accept(agentlets: &Agentlets, device: &DeviceId, report: Report) -> Result<Outcome, Status> {
+pub(crate) async fn accept(
+    agentlets: &Agentlets,
+    device: &DeviceId,
+    report: Report,
+) -> Result<Outcome, Status> {
     if report.body.len() > MAX_REPORT {
-        return Err(Status::resource_exhausted(format!("a report is at most {MAX_REPORT} bytes")));
+        return Err(Status::resource_exhausted(format!(
+            "a report is at most {MAX_REPORT} bytes"
+        )));
     }
     let Some(fence) = &report.fence else {
         return Err(Status::invalid_argument("a report needs a fence"));
@@ -52,12 +58,24 @@ pub(crate) async fn accept(agentlets: &Agentlets, device: &DeviceId, report: Rep
         let mut ops = vec![outbox.write()];
         let verdict = match agentlets.index.find(&device.uid, &fence.run_uid) {
             None => Err(Stale::UnknownRun),
-            Some(key) => match objects.get::<Run>(&key.namespace, &key.name).await.map_err(internal)? {
+            Some(key) => match objects
+                .get::<Run>(&key.namespace, &key.name)
+                .await
+                .map_err(internal)?
+            {
                 None => Err(Stale::UnknownRun),
                 Some(run) => {
                     let lease = objects.run_lease(&run.object).await.map_err(internal)?;
-                    judge(&run, lease.as_ref().map(|lease| &lease.object), device, fence, &change, report.outbox_seq, agentlets)
-                        .map(|changed| (changed, lease))
+                    judge(
+                        &run,
+                        lease.as_ref().map(|lease| &lease.object),
+                        device,
+                        fence,
+                        &change,
+                        report.outbox_seq,
+                        agentlets,
+                    )
+                    .map(|changed| (changed, lease))
                 }
             },
         };
@@ -82,7 +100,9 @@ pub(crate) async fn accept(agentlets: &Agentlets, device: &DeviceId, report: Rep
             Err(error) => return Err(internal(error)),
         }
     }
-    Err(Status::unavailable("the run changes too often; send the report again"))
+    Err(Status::unavailable(
+        "the run changes too often; send the report again",
+    ))
 }
 
 fn judge(
@@ -110,7 +130,10 @@ fn event(agentlets: &Agentlets, run: &Run, reason: &str, message: &str) -> Store
         creation_timestamp: Some(now.into()),
         ..ObjectMeta::namespaced(&run.metadata.namespace, name)
     };
-    let warning = matches!(reason, "Failed" | "Crashed" | "WorkspaceFailed" | "VerifyFailed" | "PublishConflict");
+    let warning = matches!(
+        reason,
+        "Failed" | "Crashed" | "WorkspaceFailed" | "VerifyFailed" | "PublishConflict"
+    );
     objects::new(Event {
         metadata,
         involved_object: ObjectReference {
@@ -124,7 +147,10 @@ fn event(agentlets: &Agentlets, run: &Run, reason: &str, message: &str) -> Store
         reason: reason.chars().take(128).collect(),
         message: message.chars().take(1024).collect(),
         type_: if warning { "Warning" } else { "Normal" }.into(),
-        source: EventSource { component: "agentlet".into(), host: run.spec.device_name.clone() },
+        source: EventSource {
+            component: "agentlet".into(),
+            host: run.spec.device_name.clone(),
+        },
         first_timestamp: Some(now.into()),
         last_timestamp: Some(now.into()),
         count: Some(1),
@@ -146,16 +172,32 @@ pub(crate) async fn device_status(
     }
     let reported: DeviceStatus = serde_json::from_slice(&update.status)
         .map_err(|error| Status::invalid_argument(format!("the device status cannot be read: {error}")))?;
-    let valid = |text: &str| text.len() <= 253 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
-    if update.labels.iter().any(|(key, value)| key.is_empty() || !valid(key) || !valid(value) || value.len() > 63) {
+    let valid = |text: &str| {
+        text.len() <= 253
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b))
+    };
+    if update
+        .labels
+        .iter()
+        .any(|(key, value)| key.is_empty() || !valid(key) || !valid(value) || value.len() > 63)
+    {
         return Err(Status::invalid_argument("a label is not valid"));
     }
     for _ in 0..ATTEMPTS {
-        let Some(mut stored) = agentlets.objects.get::<Device>("", &device.name).await.map_err(internal)? else {
+        let Some(mut stored) = agentlets
+            .objects
+            .get::<Device>("", &device.name)
+            .await
+            .map_err(internal)?
+        else {
             return Err(Status::not_found("the device is not registered any more"));
         };
         if stored.object.metadata.uid != device.uid {
-            return Err(Status::permission_denied("the name belongs to another device now"));
+            return Err(Status::permission_denied(
+                "the name belongs to another device now",
+            ));
         }
         let before = stored.object.clone();
         let object = &mut stored.object;
@@ -164,9 +206,19 @@ pub(crate) async fn device_status(
         status.key_fingerprint = object.status.key_fingerprint.clone();
         // The device speaks for its own conditions; `Ready` is what others see of its lease.
         status.conditions.retain(|condition| condition.type_ != "Ready");
-        status.conditions.extend(object.status.conditions.iter().filter(|c| c.type_ == "Ready").cloned());
+        status.conditions.extend(
+            object
+                .status
+                .conditions
+                .iter()
+                .filter(|c| c.type_ == "Ready")
+                .cloned(),
+        );
         object.status = status;
-        object.metadata.labels.extend(update.labels.iter().map(|(k, v)| (k.clone(), v.clone())));
+        object
+            .metadata
+            .labels
+            .extend(update.labels.iter().map(|(k, v)| (k.clone(), v.clone())));
         if stored.object == before {
             return Ok(());
         }
@@ -176,5 +228,7 @@ pub(crate) async fn device_status(
             Err(error) => return Err(internal(error)),
         }
     }
-    Err(Status::unavailable("the device object changes too often; send the status again"))
+    Err(Status::unavailable(
+        "the device object changes too often; send the status again",
+    ))
 }

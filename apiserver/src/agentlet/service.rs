@@ -8,8 +8,8 @@ use futures::{Stream, StreamExt};
 use panda_api::Run;
 use panda_rpc::v1::agentlet_server::Agentlet;
 use panda_rpc::v1::{
-    BlobChunk, DeviceMessage, Fence, GetBlobRequest, LogAck, LogChunk, PutBlobChunk, ServerMessage, StatBlobRequest,
-    StatBlobResponse,
+    BlobChunk, DeviceMessage, Fence, GetBlobRequest, LogAck, LogChunk, PutBlobChunk, ServerMessage,
+    StatBlobRequest, StatBlobResponse,
 };
 use panda_store::blob::{self, Digest, PutRequest, Range, StreamId};
 use tokio::sync::mpsc;
@@ -35,8 +35,12 @@ type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 fn device<T>(request: &Request<T>) -> Result<DeviceId, Status> {
     let user = request.extensions().get::<User>();
     let device = user.and_then(|user| user.device.as_ref());
-    let device = device.ok_or_else(|| Status::unauthenticated("the agentlet service needs a device's certificate"))?;
-    Ok(DeviceId { name: device.name.clone(), uid: device.uid.clone() })
+    let device =
+        device.ok_or_else(|| Status::unauthenticated("the agentlet service needs a device's certificate"))?;
+    Ok(DeviceId {
+        name: device.name.clone(),
+        uid: device.uid.clone(),
+    })
 }
 
 impl Service {
@@ -44,8 +48,18 @@ impl Service {
     async fn fenced(&self, device: &DeviceId, fence: Option<&Fence>) -> Result<Run, Status> {
         let fence = fence.ok_or_else(|| Status::invalid_argument("a fence is needed"))?;
         let unknown = || Status::failed_precondition(accept::Stale::UnknownRun.to_string());
-        let key = self.0.index.find(&device.uid, &fence.run_uid).ok_or_else(unknown)?;
-        let run = self.0.objects.get::<Run>(&key.namespace, &key.name).await.map_err(internal)?.ok_or_else(unknown)?;
+        let key = self
+            .0
+            .index
+            .find(&device.uid, &fence.run_uid)
+            .ok_or_else(unknown)?;
+        let run = self
+            .0
+            .objects
+            .get::<Run>(&key.namespace, &key.name)
+            .await
+            .map_err(internal)?
+            .ok_or_else(unknown)?;
         accept::check_fence(&run.object, fence, &device.uid)
             .map_err(|stale| Status::failed_precondition(stale.to_string()))?;
         Ok(run.object)
@@ -57,7 +71,11 @@ impl Service {
         known: &mut HashMap<String, Fence>,
         chunk: LogChunk,
     ) -> Result<LogAck, Status> {
-        let run_uid = chunk.fence.as_ref().map(|fence| fence.run_uid.clone()).unwrap_or_default();
+        let run_uid = chunk
+            .fence
+            .as_ref()
+            .map(|fence| fence.run_uid.clone())
+            .unwrap_or_default();
         let stale = |why: &str| LogAck {
             run_uid: run_uid.clone(),
             stream: chunk.stream.clone(),
@@ -75,13 +93,19 @@ impl Service {
         if known.get(&run_uid) != chunk.fence.as_ref() {
             match self.fenced(device, chunk.fence.as_ref()).await {
                 Ok(_) => known.insert(run_uid.clone(), chunk.fence.clone().unwrap_or_default()),
-                Err(status) if status.code() == tonic::Code::FailedPrecondition => return Ok(stale(status.message())),
+                Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                    return Ok(stale(status.message()));
+                }
                 Err(status) => return Err(status),
             };
         }
         let stream = StreamId::new(&run_uid, &chunk.stream).map_err(blob_status)?;
         if chunk.gap {
-            self.0.blobs.skip(stream.clone(), chunk.offset).await.map_err(blob_status)?;
+            self.0
+                .blobs
+                .skip(stream.clone(), chunk.offset)
+                .await
+                .map_err(blob_status)?;
         }
         let offset = match self.0.blobs.append(stream, chunk.offset, chunk.data.into()).await {
             Ok(offset) => offset,
@@ -89,12 +113,18 @@ impl Service {
             Err(blob::Error::Gap { durable, .. }) => durable,
             Err(error) => return Err(blob_status(error)),
         };
-        Ok(LogAck { run_uid, stream: chunk.stream, offset, stale: String::new() })
+        Ok(LogAck {
+            run_uid,
+            stream: chunk.stream,
+            offset,
+            stale: String::new(),
+        })
     }
 }
 
 fn digest(text: &str) -> Result<Digest, Status> {
-    text.parse().map_err(|_| Status::invalid_argument("a digest is sha256: and 64 hexadecimal digits"))
+    text.parse()
+        .map_err(|_| Status::invalid_argument("a digest is sha256: and 64 hexadecimal digits"))
 }
 
 pub(crate) fn blob_status(error: blob::Error) -> Status {
@@ -128,7 +158,11 @@ impl Agentlet for Service {
         let agentlets = Arc::clone(&self.0);
         let incoming = request.into_inner();
         self.0.tracker.spawn(async move {
-            let session = Session { agentlets: &agentlets, device: device.clone(), out: out.clone() };
+            let session = Session {
+                agentlets: &agentlets,
+                device: device.clone(),
+                out: out.clone(),
+            };
             let ended = session.run(incoming, cut).await;
             agentlets.sessions.end(&device.uid, number);
             match ended {
@@ -152,44 +186,70 @@ impl Agentlet for Service {
         let device = device(&request)?;
         let service = self.clone();
         let state = (service, device, HashMap::new(), request.into_inner());
-        let acks = futures::stream::try_unfold(state, |(service, device, mut known, mut chunks)| async move {
-            match chunks.next().await {
-                None => Ok(None),
-                Some(chunk) => {
-                    let ack = service.append(&device, &mut known, chunk?).await?;
-                    Ok(Some((ack, (service, device, known, chunks))))
+        let acks =
+            futures::stream::try_unfold(state, |(service, device, mut known, mut chunks)| async move {
+                match chunks.next().await {
+                    None => Ok(None),
+                    Some(chunk) => {
+                        let ack = service.append(&device, &mut known, chunk?).await?;
+                        Ok(Some((ack, (service, device, known, chunks))))
+                    }
                 }
-            }
-        });
+            });
         Ok(Response::new(Box::pin(acks)))
     }
 
-    async fn stat_blob(&self, request: Request<StatBlobRequest>) -> Result<Response<StatBlobResponse>, Status> {
+    async fn stat_blob(
+        &self,
+        request: Request<StatBlobRequest>,
+    ) -> Result<Response<StatBlobResponse>, Status> {
         let device = device(&request)?;
         let request = request.into_inner();
         self.fenced(&device, request.fence.as_ref()).await?;
-        let stat = self.0.blobs.stat(digest(&request.digest)?).await.map_err(blob_status)?;
+        let stat = self
+            .0
+            .blobs
+            .stat(digest(&request.digest)?)
+            .await
+            .map_err(blob_status)?;
         Ok(Response::new(StatBlobResponse {
             have: stat.size.unwrap_or(stat.partial),
             complete: stat.size.is_some(),
         }))
     }
 
-    async fn put_blob(&self, request: Request<Streaming<PutBlobChunk>>) -> Result<Response<StatBlobResponse>, Status> {
+    async fn put_blob(
+        &self,
+        request: Request<Streaming<PutBlobChunk>>,
+    ) -> Result<Response<StatBlobResponse>, Status> {
         let device = device(&request)?;
         let mut chunks = request.into_inner();
-        let first = chunks.next().await.ok_or_else(|| Status::invalid_argument("an upload needs a first chunk"))??;
+        let first = chunks
+            .next()
+            .await
+            .ok_or_else(|| Status::invalid_argument("an upload needs a first chunk"))??;
         self.fenced(&device, first.fence.as_ref()).await?;
         if first.size > MAX_BLOB {
-            return Err(Status::resource_exhausted(format!("a blob is at most {MAX_BLOB} bytes")));
+            return Err(Status::resource_exhausted(format!(
+                "a blob is at most {MAX_BLOB} bytes"
+            )));
         }
-        let put = PutRequest { digest: digest(&first.digest)?, size: first.size, offset: first.offset };
+        let put = PutRequest {
+            digest: digest(&first.digest)?,
+            size: first.size,
+            offset: first.offset,
+        };
         let head = futures::stream::once(std::future::ready(Ok(bytes::Bytes::from(first.data))));
         let tail = chunks.map(|chunk| match chunk {
             Ok(chunk) => Ok(chunk.data.into()),
             Err(status) => Err(std::io::Error::other(status.message().to_owned())),
         });
-        let stat = self.0.blobs.put(put, head.chain(tail).boxed()).await.map_err(blob_status)?;
+        let stat = self
+            .0
+            .blobs
+            .put(put, head.chain(tail).boxed())
+            .await
+            .map_err(blob_status)?;
         Ok(Response::new(StatBlobResponse {
             have: stat.size.unwrap_or(stat.partial),
             complete: stat.size.is_some(),
@@ -198,7 +258,10 @@ impl Agentlet for Service {
 
     type GetBlobStream = Boxed<BlobChunk>;
 
-    async fn get_blob(&self, request: Request<GetBlobRequest>) -> Result<Response<Self::GetBlobStream>, Status> {
+    async fn get_blob(
+        &self,
+        request: Request<GetBlobRequest>,
+    ) -> Result<Response<Self::GetBlobStream>, Status> {
         let device = device(&request)?;
         let request = request.into_inner();
         let run = self.fenced(&device, request.fence.as_ref()).await?;
@@ -208,7 +271,10 @@ impl Agentlet for Service {
         if !text.contains(&digest.to_string()) {
             return Err(Status::permission_denied("the run does not name this blob"));
         }
-        let range = Range { offset: request.offset, length: None };
+        let range = Range {
+            offset: request.offset,
+            length: None,
+        };
         let blob = self.0.blobs.get(digest, range).await.map_err(blob_status)?;
         let mut offset = request.offset;
         let chunks = blob.body.map(move |piece| {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{Stream, StreamExt};
 use panda_api::{Agent, Run};
 use panda_rpc::v1::{
-    Ack, AgentsUpsert, DeviceMessage, Grant, Hello, Report, RunGone, RunUpsert, ServerMessage, Snapshot, Stale, Welcome,
-    device_message, server_message,
+    Ack, AgentsUpsert, DeviceMessage, Grant, Hello, Report, RunGone, RunUpsert, ServerMessage, Snapshot,
+    Stale, Welcome, device_message, server_message,
 };
 use panda_store::{Scope, WatchRequest};
 use tokio::sync::{mpsc, watch};
@@ -48,7 +48,11 @@ impl Session<'_> {
         let hello = match hello {
             Ok(Some(message)) => match message?.body {
                 Some(device_message::Body::Hello(hello)) => hello,
-                _ => return Err(Status::failed_precondition("the first message of a session must be Hello")),
+                _ => {
+                    return Err(Status::failed_precondition(
+                        "the first message of a session must be Hello",
+                    ));
+                }
             },
             Ok(None) => return Ok(()),
             Err(_) => return Err(Status::deadline_exceeded("no Hello")),
@@ -56,8 +60,7 @@ impl Session<'_> {
         self.welcome(&hello).await?;
         let mut changes = self.agentlets.index.subscribe(&self.device.uid);
         let mut told = self.snapshot().await?;
-        let (mut agents, mut agent_changes) = self.watch_agents().await?;
-        self.send_agents(&agents).await?;
+        let mut agent_changes = self.watch_agents().await?;
         loop {
             tokio::select! {
                 () = cut.cancelled() => return Err(Status::aborted("a newer session of this device took over")),
@@ -73,10 +76,10 @@ impl Session<'_> {
                 event = agent_changes.next() => match event {
                     Some(Ok(_)) => {
                         while agent_changes.try_next().is_some() {}
-                        agents = self.list_agents().await?.0;
+                        let (agents, _) = self.agentlets.objects.list::<Agent>().await.map_err(internal)?;
                         self.send_agents(&agents).await?;
                     }
-                    _ => (agents, agent_changes) = self.watch_agents().await?,
+                    _ => agent_changes = self.watch_agents().await?,
                 },
             }
         }
@@ -93,11 +96,21 @@ impl Session<'_> {
 
     async fn welcome(&self, hello: &Hello) -> Result<(), Status> {
         if hello.device_uid != self.device.uid {
-            return Err(Status::permission_denied("the certificate is for another device uid"));
+            return Err(Status::permission_denied(
+                "the certificate is for another device uid",
+            ));
         }
         let store = self.agentlets.objects.store();
-        let outbox = self.agentlets.objects.outbox(&self.device.uid).await.map_err(internal)?;
-        let revision = store.current_revision().await.map_err(|error| internal(error.into()))?;
+        let outbox = self
+            .agentlets
+            .objects
+            .outbox(&self.device.uid)
+            .await
+            .map_err(internal)?;
+        let revision = store
+            .current_revision()
+            .await
+            .map_err(|error| internal(error.into()))?;
         tracing::info!(
             device = %self.device.name,
             boot_id = %hello.boot_id,
@@ -115,18 +128,33 @@ impl Session<'_> {
 
     async fn snapshot(&self) -> Result<Told, Status> {
         let (runs, revision) = self.agentlets.index.of_device(&self.device.uid);
-        let told = Told { runs: runs.iter().map(|(uid, run)| (uid.clone(), run.wanted)).collect() };
+        let told = Told {
+            runs: runs.iter().map(|(uid, run)| (uid.clone(), run.wanted)).collect(),
+        };
         let runs = runs.values().map(upsert).collect();
-        self.send(server_message::Body::Snapshot(Snapshot { revision: revision.0, runs })).await?;
+        self.send(server_message::Body::Snapshot(Snapshot {
+            revision: revision.0,
+            runs,
+        }))
+        .await?;
         Ok(told)
     }
 
     async fn update(&self, told: &mut Told) -> Result<(), Status> {
         let (runs, revision) = self.agentlets.index.of_device(&self.device.uid);
-        let gone: BTreeSet<String> = told.runs.keys().filter(|uid| !runs.contains_key(*uid)).cloned().collect();
+        let gone: BTreeSet<String> = told
+            .runs
+            .keys()
+            .filter(|uid| !runs.contains_key(*uid))
+            .cloned()
+            .collect();
         for uid in gone {
             told.runs.remove(&uid);
-            self.send(server_message::Body::RunGone(RunGone { run_uid: uid, revision: revision.0 })).await?;
+            self.send(server_message::Body::RunGone(RunGone {
+                run_uid: uid,
+                revision: revision.0,
+            }))
+            .await?;
         }
         for (uid, run) in &runs {
             if told.runs.get(uid) != Some(&run.wanted) {
@@ -137,20 +165,24 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn list_agents(&self) -> Result<(Vec<Agent>, panda_store::Revision), Status> {
-        self.agentlets.objects.list::<Agent>().await.map_err(internal)
-    }
-
-    async fn watch_agents(&self) -> Result<(Vec<Agent>, panda_store::Watch), Status> {
-        let (agents, from) = self.list_agents().await?;
+    /// Tells the device of all agents, and watches for changes from there.
+    async fn watch_agents(&self) -> Result<panda_store::Watch, Status> {
+        let (agents, from) = self.agentlets.objects.list::<Agent>().await.map_err(internal)?;
+        self.send_agents(&agents).await?;
         let scope = Scope::resource(objects::resource::<Agent>());
-        let watch = self.agentlets.objects.store().watch(WatchRequest { scope, from }).await;
-        Ok((agents, watch.map_err(|error| internal(error.into()))?))
+        let watch = self
+            .agentlets
+            .objects
+            .store()
+            .watch(WatchRequest { scope, from })
+            .await;
+        watch.map_err(|error| internal(error.into()))
     }
 
     async fn send_agents(&self, agents: &[Agent]) -> Result<(), Status> {
         let agents = serde_json::to_vec(agents).map_err(|_| Status::internal("agents do not serialise"))?;
-        self.send(server_message::Body::Agents(AgentsUpsert { agents })).await
+        self.send(server_message::Body::Agents(AgentsUpsert { agents }))
+            .await
     }
 
     async fn message(&self, message: DeviceMessage) -> Result<(), Status> {
@@ -158,9 +190,19 @@ impl Session<'_> {
             Some(device_message::Body::Renew(renew)) => {
                 let live = self.live_runs();
                 let now = self.agentlets.clock.now().into();
-                let held = self.agentlets.keeper.renew(&self.device, &live, now).await.map_err(internal)?;
+                let held = self
+                    .agentlets
+                    .keeper
+                    .renew(&self.device, &live, now)
+                    .await
+                    .map_err(internal)?;
                 let ttl_ms = u64::try_from(GRANT_TTL.as_millis()).unwrap_or(u64::MAX);
-                self.send(server_message::Body::Grant(Grant { renew_seq: renew.seq, ttl_ms, runs: held })).await
+                self.send(server_message::Body::Grant(Grant {
+                    renew_seq: renew.seq,
+                    ttl_ms,
+                    runs: held,
+                }))
+                .await
             }
             Some(device_message::Body::Report(report)) => self.report(report).await,
             Some(device_message::Body::Status(update)) => {
@@ -173,29 +215,43 @@ impl Session<'_> {
 
     fn live_runs(&self) -> Vec<Run> {
         let (runs, _) = self.agentlets.index.of_device(&self.device.uid);
-        runs.values().filter(|run| !run.ended).filter_map(|run| objects::decode(&run.entry).ok()).collect()
+        runs.values()
+            .filter(|run| !run.ended)
+            .filter_map(|run| objects::decode(&run.entry).ok())
+            .collect()
     }
 
     async fn report(&self, report: Report) -> Result<(), Status> {
         let seq = report.outbox_seq;
         match reports::accept(self.agentlets, &self.device, report).await? {
             reports::Outcome::Accepted | reports::Outcome::Repeated => {
-                self.send(server_message::Body::Ack(Ack { outbox_seq: seq })).await
+                self.send(server_message::Body::Ack(Ack { outbox_seq: seq }))
+                    .await
             }
             reports::Outcome::Stale(why) => {
-                self.send(server_message::Body::Stale(Stale { outbox_seq: seq, reason: why.to_string() })).await
+                self.send(server_message::Body::Stale(Stale {
+                    outbox_seq: seq,
+                    reason: why.to_string(),
+                }))
+                .await
             }
         }
     }
 }
 
 fn upsert(run: &Indexed) -> RunUpsert {
-    RunUpsert { run: run.entry.value.to_vec(), revision: run.entry.revision.0 }
+    RunUpsert {
+        run: run.entry.value.to_vec(),
+        revision: run.entry.revision.0,
+    }
 }
 
 /// What a device may hear of a fault of ours.
 pub(crate) fn internal(error: objects::Error) -> Status {
-    tracing::error!(error = &error as &dyn std::error::Error, "agentlet service failed");
+    tracing::error!(
+        error = &error as &dyn std::error::Error,
+        "agentlet service failed"
+    );
     Status::unavailable("the control plane cannot do this now; try again")
 }
 
@@ -215,7 +271,10 @@ impl Sessions {
             number = *n;
         });
         let token = CancellationToken::new();
-        let mut live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut live = self
+            .live
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((_, older)) = live.insert(device_uid.to_owned(), (number, token.clone())) {
             older.cancel();
         }
@@ -224,7 +283,10 @@ impl Sessions {
 
     /// Forgets a session, unless a newer one has taken its place.
     pub(crate) fn end(&self, device_uid: &str, number: u64) {
-        let mut live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut live = self
+            .live
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if live.get(device_uid).is_some_and(|(n, _)| *n == number) {
             live.remove(device_uid);
         }
@@ -232,7 +294,10 @@ impl Sessions {
 
     /// Cuts every session: the server is shutting down, or a device was removed.
     pub(crate) fn cut_all(&self) {
-        let live = self.live.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let live = self
+            .live
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         for (_, token) in live.values() {
             token.cancel();
         }

@@ -33,7 +33,13 @@ impl Agentlets {
 
     /// One sweep: what is older than the grace and named by nothing goes.
     pub(crate) async fn sweep_once(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let cutoff = std::time::SystemTime::from(self.clock.now() - jiff::SignedDuration::try_from(GRACE)?);
+        let cutoff = std::time::UNIX_EPOCH
+            + self
+                .clock
+                .now()
+                .duration_since(jiff::Timestamp::UNIX_EPOCH)
+                .unsigned_abs()
+                .saturating_sub(GRACE);
         // Candidates first, references after: what is named in between is seen.
         let mut candidates = Vec::new();
         let mut after = None;
@@ -67,13 +73,19 @@ impl Agentlets {
     async fn referenced(&self) -> Result<(HashSet<Digest>, BTreeSet<String>), objects::Error> {
         let mut digests = HashSet::new();
         for resource in [objects::resource::<Run>(), objects::resource::<Task>()] {
-            let request = ListRequest { scope: Scope::resource(resource), ..ListRequest::default() };
+            let request = ListRequest {
+                scope: Scope::resource(resource),
+                ..ListRequest::default()
+            };
             for entry in self.objects.store().list(request).await?.items {
                 collect(&entry.value, &mut digests);
             }
         }
         let (runs, _) = self.objects.list::<Run>().await?;
-        Ok((digests, runs.iter().map(|run| run.metadata().uid.clone()).collect()))
+        Ok((
+            digests,
+            runs.iter().map(|run| run.metadata().uid.clone()).collect(),
+        ))
     }
 }
 
@@ -99,7 +111,10 @@ mod tests {
         let one = format!("sha256:{}", "a".repeat(64));
         let two = format!("sha256:{}", "b".repeat(64));
         let mut found = HashSet::new();
-        collect(format!("{{\"x\":\"{one}\",\"y\":[\"{two}\"],\"z\":\"sha256:short\"}}").as_bytes(), &mut found);
+        collect(
+            format!("{{\"x\":\"{one}\",\"y\":[\"{two}\"],\"z\":\"sha256:short\"}}").as_bytes(),
+            &mut found,
+        );
         assert_eq!(found, HashSet::from([one.parse().unwrap(), two.parse().unwrap()]));
     }
 }

@@ -319,6 +319,10 @@ pub trait BlobStore: Send + Sync + 'static {
     /// Appends to a stream at `offset`; what is already here is skipped. Returns the durable length.
     fn append(&self, stream: StreamId, offset: u64, bytes: Bytes) -> BoxFuture<'_, Result<u64, Error>>;
 
+    /// Goes on at `offset`: the bytes before it that are not here never come, and read as a gap. Changes nothing
+    /// when the stream is that long already. Returns the length.
+    fn skip(&self, stream: StreamId, offset: u64) -> BoxFuture<'_, Result<u64, Error>>;
+
     /// What a stream holds at `offset`, at most `max` bytes. An unknown stream is empty.
     fn read(&self, stream: StreamId, offset: u64, max: usize) -> BoxFuture<'_, Result<Chunk, Error>>;
 

@@ -36,7 +36,9 @@ fn task(name: &str, repository: &str) -> String {
 
 #[tokio::test]
 async fn a_real_agent_mends_the_first_task() -> anyhow::Result<()> {
-    let Some(grok_path) = tool("grok") else { return Ok(()) };
+    let Some(grok_path) = tool("grok") else {
+        return Ok(());
+    };
     let model = ModelServer::start(vec![
         Step::Shell("cat src/leap.c".into()),
         Step::Shell(
@@ -48,33 +50,67 @@ async fn a_real_agent_mends_the_first_task() -> anyhow::Result<()> {
     .await?;
     // The program itself, where every user of the machine can reach it.
     let programs = tempfile::Builder::new().prefix("panda-grok-").tempdir()?;
-    std::fs::set_permissions(programs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    std::fs::set_permissions(
+        programs.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )?;
     std::fs::copy(std::fs::canonicalize(grok_path)?, programs.path().join("grok"))?;
     let cluster = Cluster::start_with_path(&[], &[programs.path()]).await?;
     let repository = example_repository(&cluster, "leap")?;
     apply(&cluster, "grok.json", &grok(&model.base_url())?)?;
-    apply(&cluster, "task.json", &task("mend", repository.to_str().context("UTF-8")?))?;
+    apply(
+        &cluster,
+        "task.json",
+        &task("mend", repository.to_str().context("UTF-8")?),
+    )?;
 
     let task = ended(&cluster, "mend").await?;
-    assert_eq!(task.status.phase, Some(TaskPhase::Succeeded), "{:#?}\n{}", task.status, cluster.log());
+    assert_eq!(
+        task.status.phase,
+        Some(TaskPhase::Succeeded),
+        "{:#?}\n{}",
+        task.status,
+        cluster.log()
+    );
     let result = task.status.result.as_ref().context("a result")?;
     assert!(result.summary.contains("Gregorian"), "{result:?}");
     assert_eq!(task.status.attempts, 1);
-    assert!(task.status.usage.input_tokens > 0 && task.status.usage.output_tokens > 0, "{:?}", task.status.usage);
-    assert!(model.seen().iter().any(|request| request.authorization == "Bearer scripted"));
+    assert!(
+        task.status.usage.input_tokens > 0 && task.status.usage.output_tokens > 0,
+        "{:?}",
+        task.status.usage
+    );
+    assert!(
+        model
+            .seen()
+            .iter()
+            .any(|request| request.authorization == "Bearer scripted")
+    );
 
     let patch = cluster.ok(&["result", "task/mend", "--patch"])?;
-    assert!(patch.contains("+    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;"), "{patch}");
-    assert_eq!(git(&repository, &["status", "--porcelain"])?, "", "the person's checkout is untouched");
+    assert!(
+        patch.contains("+    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;"),
+        "{patch}"
+    );
+    assert_eq!(
+        git(&repository, &["status", "--porcelain"])?,
+        "",
+        "the person's checkout is untouched"
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn an_agent_that_only_claims_success_does_not_succeed() -> anyhow::Result<()> {
-    let Some(grok_path) = tool("grok") else { return Ok(()) };
+    let Some(grok_path) = tool("grok") else {
+        return Ok(());
+    };
     let model = ModelServer::start(vec![Step::Say("All fixed, tests pass.".into())]).await?;
     let programs = tempfile::Builder::new().prefix("panda-grok-").tempdir()?;
-    std::fs::set_permissions(programs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    std::fs::set_permissions(
+        programs.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )?;
     std::fs::copy(std::fs::canonicalize(grok_path)?, programs.path().join("grok"))?;
     let cluster = Cluster::start_with_path(&[], &[programs.path()]).await?;
     let repository = example_repository(&cluster, "leap")?;

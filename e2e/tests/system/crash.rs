@@ -30,9 +30,15 @@ impl Dice {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the seed of a failure is given back through the environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the seed of a failure is given back through the environment"
+)]
 fn seed() -> u64 {
-    let seed = std::env::var("PANDA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_130);
+    let seed = std::env::var("PANDA_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20_261_130);
     println!("PANDA_SEED={seed}");
     seed
 }
@@ -43,7 +49,10 @@ async fn twenty_kills_during_fifty_tasks_lose_and_double_nothing() -> anyhow::Re
     let mut cluster = Cluster::start(&[]).await?;
     let durations = ["100ms", "300ms", "700ms", "1500ms"];
     for (i, duration) in durations.iter().enumerate() {
-        let agent = fake_agent(&format!("fake-{i}"), &["sleep", duration, "write", "out.txt", "done", "succeed"]);
+        let agent = fake_agent(
+            &format!("fake-{i}"),
+            &["sleep", duration, "write", "out.txt", "done", "succeed"],
+        );
         apply(&cluster, "agent.json", &agent)?;
     }
     let tasks: Vec<_> = (0..TASKS)
@@ -58,40 +67,73 @@ async fn twenty_kills_during_fifty_tasks_lose_and_double_nothing() -> anyhow::Re
             })
         })
         .collect();
-    apply(&cluster, "tasks.json", &json!({"apiVersion": "v1", "kind": "List", "items": tasks}).to_string())?;
+    apply(
+        &cluster,
+        "tasks.json",
+        &json!({"apiVersion": "v1", "kind": "List", "items": tasks}).to_string(),
+    )?;
 
     for kill in 0..KILLS {
         tokio::time::sleep(Duration::from_millis(dice.below(1200))).await;
         cluster.kill();
-        cluster.restart().await.with_context(|| format!("after kill {kill}"))?;
+        cluster
+            .restart()
+            .await
+            .with_context(|| format!("after kill {kill}"))?;
     }
 
     let mut runs_of_tasks = BTreeSet::new();
     for i in 0..TASKS {
         let task = ended(&cluster, &format!("t-{i:02}")).await?;
-        ensure!(task.status.phase == Some(TaskPhase::Succeeded), "{}: {:#?}", task.metadata.name, task.status);
+        ensure!(
+            task.status.phase == Some(TaskPhase::Succeeded),
+            "{}: {:#?}",
+            task.metadata.name,
+            task.status
+        );
         ensure!(!task.status.accepted_run.is_empty(), "{:#?}", task.status);
         runs_of_tasks.insert((task.metadata.uid.clone(), task.status.accepted_run.clone()));
     }
-    ensure!(runs_of_tasks.len() == TASKS, "every task has an accepted run of its own");
+    ensure!(
+        runs_of_tasks.len() == TASKS,
+        "every task has an accepted run of its own"
+    );
 
     let client = cluster.client()?;
     let listed: Api<Task> = Api::namespaced(client.clone(), "default");
-    ensure!(listed.list_all(&ListParams::default()).await?.items.len() == TASKS, "no task was lost or doubled");
+    ensure!(
+        listed.list_all(&ListParams::default()).await?.items.len() == TASKS,
+        "no task was lost or doubled"
+    );
     let runs: Api<Run> = Api::namespaced(client, "default");
     let runs = runs.list_all(&ListParams::default()).await?.items;
     for run in &runs {
         let phase = run.status.phase;
-        ensure!(phase.is_some_and(RunPhase::is_terminal), "{} is left in {phase:?}", run.metadata.name);
+        ensure!(
+            phase.is_some_and(RunPhase::is_terminal),
+            "{} is left in {phase:?}",
+            run.metadata.name
+        );
     }
 
     let starts = checker::starts(&cluster.data())?;
     checker::no_overlap(&starts)?;
     ensure!(starts.len() == TASKS, "{} tasks started a process", starts.len());
     let readopted = runs.len() == TASKS;
-    println!("{} runs for {TASKS} tasks, {KILLS} kills; every run re-adopted: {readopted}", runs.len());
-    ensure!(readopted, "a run that was alive was not re-adopted: {:#?}", runs.iter().filter(|r| r.spec.attempt > 1).collect::<Vec<_>>());
-    cluster.eventually("no process is left", || async { cluster.leftovers().is_empty().then_some(()) }).await?;
+    println!(
+        "{} runs for {TASKS} tasks, {KILLS} kills; every run re-adopted: {readopted}",
+        runs.len()
+    );
+    ensure!(
+        readopted,
+        "a run that was alive was not re-adopted: {:#?}",
+        runs.iter().filter(|r| r.spec.attempt > 1).collect::<Vec<_>>()
+    );
+    cluster
+        .eventually("no process is left", || async {
+            cluster.leftovers().is_empty().then_some(())
+        })
+        .await?;
     Ok(())
 }
 
@@ -105,13 +147,18 @@ async fn the_first_interrupt_stops_runs_and_the_next_start_goes_on() -> anyhow::
     });
     apply(&cluster, "task.json", &manifest.to_string())?;
     let api: Api<Task> = Api::namespaced(cluster.client()?, "default");
-    let running = || async { (api.get("slow").await.ok()?.status.phase == Some(TaskPhase::Running)).then_some(()) };
+    let running =
+        || async { (api.get("slow").await.ok()?.status.phase == Some(TaskPhase::Running)).then_some(()) };
     cluster.eventually("it runs", running).await?;
 
     cluster.signal(rustix::process::Signal::INT)?;
     let status = cluster.wait().await?;
     ensure!(status.success(), "{status}\n{}", cluster.log());
-    ensure!(cluster.leftovers().is_empty(), "left behind: {:#?}", cluster.leftovers());
+    ensure!(
+        cluster.leftovers().is_empty(),
+        "left behind: {:#?}",
+        cluster.leftovers()
+    );
 
     cluster.restart().await?;
     let api: Api<Task> = Api::namespaced(cluster.client()?, "default");
@@ -119,7 +166,12 @@ async fn the_first_interrupt_stops_runs_and_the_next_start_goes_on() -> anyhow::
         let task = api.get("slow").await.ok()?;
         (task.status.retries.device == 1 && task.status.phase == Some(TaskPhase::Running)).then_some(task)
     };
-    let task = cluster.eventually("it runs again, as a device failure", again).await?;
-    ensure!(task.status.retries.agent == 0, "stopping the device is not the agent's failure");
+    let task = cluster
+        .eventually("it runs again, as a device failure", again)
+        .await?;
+    ensure!(
+        task.status.retries.agent == 0,
+        "stopping the device is not the agent's failure"
+    );
     Ok(())
 }

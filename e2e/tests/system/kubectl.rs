@@ -13,14 +13,23 @@ const TASK: &str = "{apiVersion: panda.dev/v1alpha1, kind: Task, metadata: {name
 
 fn run(mut command: Command) -> anyhow::Result<String> {
     let output = command.output()?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{command:?} failed ({}):\n{out}\n{err}", output.status);
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}):\n{out}\n{err}",
+        output.status
+    );
     Ok(out.into_owned())
 }
 
 #[tokio::test]
 async fn kubectl_reads_watches_describes_and_deletes() -> anyhow::Result<()> {
-    let Some(kubectl) = tool("kubectl") else { return Ok(()) };
+    let Some(kubectl) = tool("kubectl") else {
+        return Ok(());
+    };
     let cluster = Cluster::start(&[]).await?;
     let kubectl = |args: &[&str]| {
         let mut command = cluster.command(&kubectl);
@@ -28,11 +37,24 @@ async fn kubectl_reads_watches_describes_and_deletes() -> anyhow::Result<()> {
         command
     };
     let resources = run(kubectl(&["api-resources"]))?;
-    for (name, kind) in [("tasks", "Task"), ("runs", "Run"), ("agents", "Agent"), ("devices", "Device"), ("leases", "Lease")] {
-        ensure!(resources.lines().any(|l| l.starts_with(name) && l.ends_with(kind)), "no {name} in\n{resources}");
+    for (name, kind) in [
+        ("tasks", "Task"),
+        ("runs", "Run"),
+        ("agents", "Agent"),
+        ("devices", "Device"),
+        ("leases", "Lease"),
+    ] {
+        ensure!(
+            resources
+                .lines()
+                .any(|l| l.starts_with(name) && l.ends_with(kind)),
+            "no {name} in\n{resources}"
+        );
     }
 
-    let mut watch = kubectl(&["get", "tasks", "--watch"]).stdout(Stdio::piped()).spawn()?;
+    let mut watch = kubectl(&["get", "tasks", "--watch"])
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut lines = BufReader::new(watch.stdout.take().context("piped")?).lines();
     apply(&cluster, "agent.json", &fake_agent("hello", &["succeed"]))?;
     apply(&cluster, "task.yaml", TASK)?;
@@ -52,18 +74,33 @@ async fn kubectl_reads_watches_describes_and_deletes() -> anyhow::Result<()> {
     .await?;
     watch.kill()?;
     watch.wait()?;
-    ensure!(seen.contains("Succeeded"), "get -w never said that it succeeded:\n{seen}");
+    ensure!(
+        seen.contains("Succeeded"),
+        "get -w never said that it succeeded:\n{seen}"
+    );
 
     let table = run(kubectl(&["get", "tasks", "-l", "team=a"]))?;
     ensure!(table.starts_with("NAME"), "{table}");
-    ensure!(table.lines().nth(1).is_some_and(|l| l.starts_with("hello") && l.contains("Succeeded")), "{table}");
+    ensure!(
+        table
+            .lines()
+            .nth(1)
+            .is_some_and(|l| l.starts_with("hello") && l.contains("Succeeded")),
+        "{table}"
+    );
     let yaml = run(kubectl(&["get", "task", "hello", "-o", "yaml"]))?;
     ensure!(yaml.contains(&format!("uid: {}", task.metadata.uid)), "{yaml}");
     let described = run(kubectl(&["describe", "task", "hello"]))?;
-    ensure!(described.contains("Name:") && described.contains("Succeeded"), "{described}");
+    ensure!(
+        described.contains("Name:") && described.contains("Succeeded"),
+        "{described}"
+    );
     let deleted = run(kubectl(&["delete", "task", "hello"]))?;
     ensure!(deleted.contains("deleted"), "{deleted}");
     let gone = kubectl(&["get", "task", "hello"]).output()?;
-    ensure!(String::from_utf8_lossy(&gone.stderr).contains("NotFound"), "{gone:?}");
+    ensure!(
+        String::from_utf8_lossy(&gone.stderr).contains("NotFound"),
+        "{gone:?}"
+    );
     Ok(())
 }

@@ -10,7 +10,10 @@ use panda_e2e::cluster::Cluster;
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("e2e lies in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("e2e lies in the workspace")
+        .to_owned()
 }
 
 /// The example repository, committed, in a folder of the cluster.
@@ -19,8 +22,16 @@ pub(crate) fn example_repository(cluster: &Cluster, name: &str) -> anyhow::Resul
     copy(&root().join("examples/first-task/repo"), &target)?;
     git(&target, &["init", "--quiet", "--initial-branch=main"])?;
     git(&target, &["add", "--all"])?;
-    let identity = ["-c", "user.name=Example", "-c", "user.email=example@example.invalid"];
-    git(&target, &[&identity[..], &["commit", "--quiet", "--message", "leap years"]].concat())?;
+    let identity = [
+        "-c",
+        "user.name=Example",
+        "-c",
+        "user.email=example@example.invalid",
+    ];
+    git(
+        &target,
+        &[&identity[..], &["commit", "--quiet", "--message", "leap years"]].concat(),
+    )?;
     Ok(target)
 }
 
@@ -33,7 +44,11 @@ pub(crate) fn git(folder: &Path, args: &[&str]) -> anyhow::Result<String> {
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .output()?;
-    ensure!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "git {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -433,6 +433,10 @@ impl BlobStore for Files {
             .boxed()
     }
 
+    fn skip(&self, stream: StreamId, offset: u64) -> BoxFuture<'_, Result<u64, Error>> {
+        self.stream(move |streams| streams.skip(&stream, offset)).boxed()
+    }
+
     fn read(&self, stream: StreamId, offset: u64, max: usize) -> BoxFuture<'_, Result<Chunk, Error>> {
         self.stream(move |streams| streams.read(&stream, offset, max))
             .boxed()

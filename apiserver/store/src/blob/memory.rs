@@ -33,10 +33,8 @@ struct State {
 
 #[derive(Debug)]
 struct Stream {
-    head: Vec<u8>,
-    /// Offset of the first byte of `tail`.
-    tail_start: u64,
-    tail: Vec<u8>,
+    /// Start and bytes of each segment, as the files of the durable store.
+    segments: BTreeMap<u64, Vec<u8>>,
     length: watch::Sender<u64>,
 }
 
@@ -155,9 +153,7 @@ impl MemoryBlobs {
     fn with_stream<T>(&self, id: &StreamId, work: impl FnOnce(&mut Stream) -> T) -> T {
         let mut state = self.lock();
         let stream = state.streams.entry(id.clone()).or_insert_with(|| Stream {
-            head: Vec::new(),
-            tail_start: self.limits.head,
-            tail: Vec::new(),
+            segments: BTreeMap::new(),
             length: watch::Sender::new(0),
         });
         work(stream)
@@ -165,51 +161,78 @@ impl MemoryBlobs {
 }
 
 impl Stream {
-    fn len(&self, limits: StreamLimits) -> u64 {
-        let head = self.head.len() as u64;
-        if head < limits.head {
-            head
-        } else {
-            self.tail_start + self.tail.len() as u64
-        }
+    fn len(&self) -> u64 {
+        self.segments
+            .last_key_value()
+            .map_or(0, |(start, bytes)| start + bytes.len() as u64)
     }
 
     fn append(&mut self, offset: u64, bytes: &[u8], limits: StreamLimits) -> Result<u64, Error> {
-        let durable = self.len(limits);
+        let durable = self.len();
         if offset > durable {
             return Err(Error::Gap { offset, durable });
         }
         let known = usize::try_from(durable - offset)
             .unwrap_or(usize::MAX)
             .min(bytes.len());
-        let bytes = &bytes[known..];
-        let room = usize::try_from(limits.head - self.head.len() as u64).unwrap_or(usize::MAX);
-        let (head, tail) = bytes.split_at(room.min(bytes.len()));
-        self.head.extend_from_slice(head);
-        self.tail.extend_from_slice(tail);
-        let segment = usize::try_from(limits.segment).unwrap_or(usize::MAX);
-        while (self.head.len() + self.tail.len()) as u64 > limits.total && self.tail.len() > segment {
-            self.tail.drain(..segment);
-            self.tail_start += limits.segment;
+        let mut rest = &bytes[known..];
+        while !rest.is_empty() {
+            let len = self.len();
+            let last = self
+                .segments
+                .last_key_value()
+                .map(|(start, bytes)| (*start, bytes.len() as u64));
+            let capacity = |start: u64| if start == 0 { limits.head } else { limits.segment }.max(1);
+            let (start, size) = last
+                .filter(|(start, size)| *size < capacity(*start))
+                .unwrap_or((len, 0));
+            let room = usize::try_from(capacity(start) - size).unwrap_or(usize::MAX);
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.segments.entry(start).or_default().extend_from_slice(now);
+            rest = later;
+            self.trim(limits);
         }
-        let len = self.len(limits);
+        let len = self.len();
         self.length.send_replace(len);
         Ok(len)
     }
 
-    fn read(&self, offset: u64, max: usize, limits: StreamLimits) -> Chunk {
-        let len = self.len(limits);
-        let (part, start) = if offset >= len {
+    fn trim(&mut self, limits: StreamLimits) {
+        while self.segments.len() > 2
+            && self
+                .segments
+                .values()
+                .map(|bytes| bytes.len() as u64)
+                .sum::<u64>()
+                > limits.total
+        {
+            let Some(oldest) = self.segments.keys().copied().find(|start| *start > 0) else {
+                break;
+            };
+            self.segments.remove(&oldest);
+        }
+    }
+
+    fn skip(&mut self, offset: u64) -> u64 {
+        if offset > self.len() {
+            self.segments.insert(offset, Vec::new());
+            self.length.send_replace(offset);
+        }
+        self.len()
+    }
+
+    fn read(&self, offset: u64, max: usize) -> Chunk {
+        let len = self.len();
+        if offset >= len {
             return Chunk::End { offset: len };
-        } else if offset < self.head.len() as u64 {
-            (&self.head, 0)
-        } else if offset < self.tail_start {
+        }
+        let segment = self.segments.range(..=offset).next_back();
+        let Some((start, part)) = segment.filter(|(start, part)| offset < **start + part.len() as u64) else {
+            let next = self.segments.range(offset..).next();
             return Chunk::Gap {
                 from: offset,
-                to: self.tail_start,
+                to: next.map_or(len, |(start, _)| *start),
             };
-        } else {
-            (&self.tail, self.tail_start)
         };
         let rest = &part[usize::try_from(offset - start).unwrap_or(part.len())..];
         Chunk::Data {
@@ -284,12 +307,16 @@ impl BlobStore for MemoryBlobs {
         async move { self.with_stream(&stream, |stream| stream.append(offset, &bytes, self.limits)) }.boxed()
     }
 
+    fn skip(&self, stream: StreamId, offset: u64) -> BoxFuture<'_, Result<u64, Error>> {
+        async move { Ok(self.with_stream(&stream, |stream| stream.skip(offset))) }.boxed()
+    }
+
     fn read(&self, stream: StreamId, offset: u64, max: usize) -> BoxFuture<'_, Result<Chunk, Error>> {
-        async move { Ok(self.with_stream(&stream, |stream| stream.read(offset, max, self.limits))) }.boxed()
+        async move { Ok(self.with_stream(&stream, |stream| stream.read(offset, max))) }.boxed()
     }
 
     fn len(&self, stream: StreamId) -> BoxFuture<'_, Result<u64, Error>> {
-        async move { Ok(self.with_stream(&stream, |stream| stream.len(self.limits))) }.boxed()
+        async move { Ok(self.with_stream(&stream, |stream| stream.len())) }.boxed()
     }
 
     fn follow(&self, stream: StreamId) -> BoxFuture<'_, Result<watch::Receiver<u64>, Error>> {
@@ -303,7 +330,7 @@ impl BlobStore for MemoryBlobs {
             let written = state
                 .streams
                 .iter()
-                .filter(|(id, stream)| id.run() == run && !stream.head.is_empty());
+                .filter(|(id, stream)| id.run() == run && !stream.segments.is_empty());
             Ok(written.map(|(id, _)| id.clone()).collect())
         }
         .boxed()
@@ -312,7 +339,10 @@ impl BlobStore for MemoryBlobs {
     fn runs<'a>(&'a self, after: Option<&'a str>, limit: usize) -> BoxFuture<'a, Result<Vec<String>, Error>> {
         async move {
             let state = self.lock();
-            let written = state.streams.iter().filter(|(_, stream)| !stream.head.is_empty());
+            let written = state
+                .streams
+                .iter()
+                .filter(|(_, stream)| !stream.segments.is_empty());
             let mut runs: Vec<String> = written.map(|(id, _)| id.run().to_owned()).collect();
             runs.dedup();
             Ok(runs
@@ -329,9 +359,7 @@ impl BlobStore for MemoryBlobs {
             validate_run(run)?;
             let mut state = self.lock();
             for (_, stream) in state.streams.iter_mut().filter(|(id, _)| id.run() == run) {
-                stream.head.clear();
-                stream.tail.clear();
-                stream.tail_start = self.limits.head;
+                stream.segments.clear();
                 stream.length.send_replace(0);
             }
             Ok(())

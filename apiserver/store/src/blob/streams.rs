@@ -108,6 +108,24 @@ impl Streams {
         Ok(len)
     }
 
+    /// An empty segment marks where the stream goes on; what is before it reads as a gap.
+    pub(super) fn skip(&self, id: &StreamId, offset: u64) -> Result<u64, Error> {
+        let stream = self.stream(id)?;
+        let mut segments = stream.lock();
+        let len = end(&segments);
+        if offset <= len {
+            return Ok(len);
+        }
+        create_dir(&stream.dir)?;
+        sync_dir(&self.root)?;
+        sync_dir(stream.dir.parent().unwrap_or(&self.root))?;
+        open_private(&stream.path(offset))?;
+        sync_dir(&stream.dir)?;
+        segments.insert(offset, 0);
+        stream.length.send_replace(offset);
+        Ok(offset)
+    }
+
     /// Writes as much as goes into one segment.
     fn extend(
         &self,

@@ -332,6 +332,30 @@ async fn a_stream_keeps_its_head_and_its_newest_and_marks_the_gap() {
 }
 
 #[tokio::test]
+async fn a_skip_reads_as_a_gap_and_the_stream_goes_on() {
+    let (_dir, stores) = stores();
+    for store in stores {
+        let id = StreamId::new("run-1", "log").unwrap();
+        store
+            .append(id.clone(), 0, Bytes::from_static(b"abc"))
+            .await
+            .unwrap();
+        assert_eq!(store.skip(id.clone(), 10).await.unwrap(), 10);
+        assert_eq!(store.skip(id.clone(), 2).await.unwrap(), 10, "never back");
+        assert_eq!(
+            store
+                .append(id.clone(), 10, Bytes::from_static(b"xy"))
+                .await
+                .unwrap(),
+            12
+        );
+        let (bytes, gaps) = read_all(store.as_ref(), &id).await;
+        assert_eq!(bytes, [(0, b'a'), (1, b'b'), (2, b'c'), (10, b'x'), (11, b'y')]);
+        assert_eq!(gaps, [(3, 10)]);
+    }
+}
+
+#[tokio::test]
 async fn followers_hear_of_growth() {
     let (_dir, stores) = stores();
     for store in &stores {

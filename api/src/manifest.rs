@@ -127,21 +127,13 @@ impl Document {
 #[must_use]
 pub fn read(name: &str, bytes: &[u8]) -> Manifest {
     let mut manifest = Manifest::default();
-    let source = |text| {
-        Arc::new(Source {
-            name: name.to_owned(),
-            text,
-        })
-    };
-    let text = match decode::decode(bytes) {
-        Ok(text) => text,
-        Err(fault) => {
-            let error = Error::new(&source(fault.text), 1, fault.at, fault.what).remedy(fault.remedy);
-            manifest.errors.push(error);
+    let source = match source(name, bytes) {
+        Ok(source) => source,
+        Err(error) => {
+            manifest.errors.push(*error);
             return manifest;
         }
     };
-    let source = source(text);
     let mut number = 0;
     for chunk in split::split(&source.text) {
         if manifest.documents.len() >= MAX_DOCUMENTS || manifest.errors.len() >= error::MAX_ERRORS {
@@ -149,16 +141,13 @@ pub fn read(name: &str, bytes: &[u8]) -> Manifest {
                 line: chunk.line,
                 column: 1,
             };
-            manifest.errors.push(Error::new(
-                &source,
-                number + 1,
-                at,
-                format!("too many documents or errors: reading stops here (at most {MAX_DOCUMENTS} objects in a file)"),
-            ));
+            let what = format!(
+                "reading stops here: too many errors, or more than {MAX_DOCUMENTS} objects in a file"
+            );
+            manifest.errors.push(Error::new(&source, number + 1, at, what));
             break;
         }
-        let mut reader = build::Reader::new(&source, chunk);
-        for tree in reader.read(&mut number) {
+        for tree in build::Reader::new(&source, chunk).read(&mut number) {
             match tree.and_then(|tree| lists::flatten(&source, tree)) {
                 Ok(documents) => manifest.documents.extend(documents),
                 Err(errors) => manifest.errors.extend(errors),
@@ -166,6 +155,61 @@ pub fn read(name: &str, bytes: &[u8]) -> Manifest {
         }
     }
     manifest
+}
+
+/// Reads a text that holds exactly one value, for the body of a request: nothing is asked of the value itself.
+///
+/// # Errors
+///
+/// Everything that is wrong with the text, doubled keys included.
+pub fn read_value(name: &str, bytes: &[u8]) -> Result<Value, Errors> {
+    let mut errors = Errors::default();
+    let source = source(name, bytes).map_err(|error| Errors::from(*error))?;
+    let mut values = Vec::new();
+    let mut number = 0;
+    for chunk in split::split(&source.text) {
+        for tree in build::Reader::new(&source, chunk).read(&mut number) {
+            match tree {
+                Ok(tree) => values.push(tree.value),
+                Err(more) => errors.extend(more),
+            }
+        }
+        if number > 1 {
+            let at = Mark {
+                line: chunk.line,
+                column: 1,
+            };
+            errors.push(Error::new(&source, number, at, "only one document is read here"));
+            break;
+        }
+    }
+    match values.pop() {
+        Some(value) if errors.is_empty() => Ok(value),
+        Some(_) => Err(errors),
+        None => {
+            if errors.is_empty() {
+                errors.push(Error::new(
+                    &source,
+                    1,
+                    Mark { line: 1, column: 1 },
+                    "there is no document",
+                ));
+            }
+            Err(errors)
+        }
+    }
+}
+
+fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Box<Error>> {
+    let source = |text| {
+        Arc::new(Source {
+            name: name.to_owned(),
+            text,
+        })
+    };
+    decode::decode(bytes).map(source).map_err(|fault| {
+        Box::new(Error::new(&source(fault.text), 1, fault.at, fault.what).remedy(fault.remedy))
+    })
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The values of the document; `number` is the number of the last one before and grows with each.
-    pub(super) fn read(&mut self, number: &mut usize) -> Vec<Result<Tree, Vec<Error>>> {
+    pub(super) fn read(&self, number: &mut usize) -> Vec<Result<Tree, Vec<Error>>> {
         let start = Mark {
             line: self.chunk.line,
             column: 1,

@@ -231,6 +231,12 @@ impl Errors {
     }
 }
 
+impl From<Error> for Errors {
+    fn from(error: Error) -> Self {
+        Self(vec![error])
+    }
+}
+
 impl<'a> IntoIterator for &'a Errors {
     type Item = &'a Error;
     type IntoIter = std::slice::Iter<'a, Error>;

@@ -410,6 +410,24 @@ mod documents {
     }
 
     #[test]
+    fn a_body_is_exactly_one_value() {
+        assert_eq!(
+            read_value("body", b"--- # c\nspec: {prompt: no}\n").unwrap(),
+            json!({"spec": {"prompt": "no"}})
+        );
+        for (body, want) in [
+            ("", "there is no document"),
+            ("a: 1\n---\nb: 2\n", "only one document is read here"),
+            ("{\"a\":1}{\"b\":2}", "only one document is read here"),
+            ("a: 1\na: 2\n", "on lines 1 and 2"),
+            ("a: [", "invalid YAML"),
+        ] {
+            let errors = read_value("body", body.as_bytes()).unwrap_err();
+            assert!(errors.to_string().contains(want), "{body}: {errors}");
+        }
+    }
+
+    #[test]
     fn a_json_file_is_json_only() {
         let text = b"{\"apiVersion\": \"v1\", \"kind\": ConfigMap}";
         assert!(read("f.yaml", text).errors.is_empty());

@@ -267,3 +267,158 @@ fn ages_read_as_kubectl_prints_them() {
         assert_eq!(human_duration(seconds), text);
     }
 }
+
+/// One line a field: path, type, and what restricts it.
+fn outline(info: &KindInfo) -> String {
+    let mut out = format!("{} {} {}\n", info.api_version(), info.kind, info.definition_name);
+    each_property(info.schema(), "", &mut |path, schema| {
+        let type_ = schema["type"].as_str().unwrap_or("any");
+        out.push_str(&format!("  {} {type_}", path.trim_start_matches('.')));
+        for key in [
+            "format",
+            "enum",
+            "minimum",
+            "maximum",
+            "required",
+            "x-kubernetes-list-map-keys",
+        ] {
+            if let Some(value) = schema
+                .get(key)
+                .or_else(|| schema["items"].get(key).filter(|_| key == "enum"))
+            {
+                out.push_str(&format!(" {}={value}", key.trim_start_matches("x-kubernetes-")));
+            }
+        }
+        out.push('\n');
+    });
+    out
+}
+
+/// Set `UPDATE_GOLDEN=1` to write the file anew.
+#[test]
+fn the_fields_of_every_kind_are_those_on_record() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/fields.txt");
+    let now: String = kinds().iter().map(outline).collect();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test may be asked to write its record anew"
+    )]
+    if std::env::var("UPDATE_GOLDEN").is_ok() {
+        std::fs::write(path, &now).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap();
+    for (line, (now, recorded)) in now.lines().zip(recorded.lines()).enumerate() {
+        assert_eq!(now, recorded, "line {} of testdata/fields.txt", line + 1);
+    }
+    assert_eq!(now.lines().count(), recorded.lines().count());
+}
+
+#[test]
+fn the_examples_of_this_repository_are_valid() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let mut seen = 0;
+    for folder in std::fs::read_dir(examples).unwrap() {
+        for file in std::fs::read_dir(folder.unwrap().path()).into_iter().flatten() {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|e| e != "yaml") {
+                continue;
+            }
+            let manifest = crate::manifest::read(&path.display().to_string(), &std::fs::read(&path).unwrap());
+            for document in manifest.into_result().unwrap() {
+                let mut object = document.object;
+                let info = by_kind(
+                    object["apiVersion"].as_str().unwrap(),
+                    object["kind"].as_str().unwrap(),
+                )
+                .unwrap();
+                object["metadata"]["namespace"] = "default".into();
+                let prepared = prepare(info, object, Operation::Create).unwrap();
+                assert_eq!(
+                    (prepared.unknown_fields, prepared.warnings),
+                    (Vec::new(), Vec::new())
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 4, "{seen}");
+}
+
+#[test]
+fn the_example_of_the_api_page_differs_only_in_what_is_not_built() {
+    let text = r#"
+apiVersion: panda.dev/v1alpha1
+kind: Task
+metadata: {name: fix-login, namespace: web}
+spec:
+  prompt: Fix the login redirect loop and add a regression test.
+  mode: Direct
+  agents:
+    - {name: claude-code, model: ""}
+    - {name: codex}
+  requires: {capabilities: [code.edit]}
+  device:
+    name: ""
+    selector: {matchLabels: {}, matchExpressions: []}
+    tolerations: []
+    resources: {cpu: "1", memory: 1Gi, disk: 2Gi, gpuMemory: "0"}
+    onDisconnect: {policy: Continue, after: 10m, onReturn: KeepFirst}
+  workspace:
+    git: {url: "", path: /repos/web, ref: main, submodules: true, credentialsRef: {name: ""}}
+    writes: ["src/**", "tests/**"]
+    result: {branch: "panda/{{name}}", push: Never}
+    retain: OnFailure
+  inputs:  [{name: data, from: {task: collect, artifact: report}}]
+  outputs: [{name: report, path: out/report.md}]
+  skills: [git-hygiene]
+  memory: {project: true, user: false}
+  env: [{name: CI, value: "1"}, {name: TOKEN, valueFrom: {secretKeyRef: {name: gh, key: token}}}]
+  sandbox: {profile: Standard, network: {mode: ModelOnly, allow: []}, limits: {cpu: "2", memory: 4Gi, pids: 512, disk: 10Gi}}
+  verify:
+    - {name: tests, command: [cargo, test], timeout: 10m, restore: ["tests/**"], device: Same}
+    - {name: review, agent: reviewer, prompt: "Does the diff do what was asked?"}
+  supervision: {silence: 240s, firstOutput: 120s, rounds: 5, judge: "", repeatLimit: 8}
+  approval: {policy: default}
+  retry: {limit: 2, backoff: {base: 1s, factor: 2, cap: 5m, jitter: Full}, nonRetryableExitCodes: []}
+  attemptTimeout: 30m
+  deadline: 4h
+  budget: {tokens: 2000000, money: {amount: "5.00", currency: USD}, turns: 60, children: 8}
+  priority: 0
+  suspend: false
+  cancel: false
+  rerun: 0
+  preemption: Never
+  apiAccess: false
+  ttlAfterFinished: 168h
+  dedupeKey: ""
+"#;
+    let document = crate::manifest::read("api.md", text.as_bytes())
+        .into_result()
+        .unwrap()
+        .remove(0);
+    let Err(Error::Invalid(errors)) = prepare(task_info(), document.object, Operation::Create) else {
+        panic!("accepted")
+    };
+    let mut fields: Vec<String> = errors.iter().map(|e| e.field.to_string()).collect();
+    fields.sort();
+    assert!(
+        errors.iter().all(|e| e.reason == FieldReason::Forbidden),
+        "{errors:?}"
+    );
+    assert_eq!(
+        fields,
+        [
+            "spec.approval",
+            "spec.budget",
+            "spec.env[1].valueFrom",
+            "spec.inputs",
+            "spec.memory",
+            "spec.sandbox.limits",
+            "spec.skills",
+            "spec.supervision.repeatLimit",
+            "spec.verify[1].agent",
+            "spec.verify[1].prompt",
+            "spec.workspace.git.submodules",
+        ]
+    );
+}

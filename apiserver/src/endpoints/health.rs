@@ -15,7 +15,7 @@ use crate::respond::{self, Failure, bytes_response};
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The Kubernetes API whose wire this is, for clients that look at the version.
-const LIKE: (&str, &str) = ("1", "33");
+const LIKE: (&str, &str) = ("1", "36");
 
 /// The process answers.
 pub(crate) async fn live() -> Response {

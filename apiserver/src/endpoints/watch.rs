@@ -121,7 +121,7 @@ pub(crate) async fn watch(api: &Arc<Api>, call: &Call) -> Result<Response, Failu
     let source = match registry.watch(scope, from).await {
         Ok(watch) => Ok(watch),
         // Too old: 200 and an ERROR event, which every client's watch code reads.
-        Err(error @ Error::Expired { .. }) => Err(error.status()),
+        Err(error @ Error::Expired { .. }) => Err(error.into()),
         Err(error) => return Err(error.into()),
     };
     let began = Instant::now();
@@ -158,7 +158,7 @@ fn life(api: &Api, call: &Call) -> Result<Duration, Failure> {
 
 struct Stream {
     /// The events, or why there are none.
-    source: Result<Watch, Status>,
+    source: Result<Watch, Failure>,
     initial: VecDeque<Object>,
     /// The version whose objects were sent, until that has been said.
     mark: Option<Revision>,
@@ -197,16 +197,15 @@ impl Stream {
         (!out.is_empty()).then(|| out.freeze())
     }
 
-    fn fail(&mut self, out: &mut BytesMut, status: &Status) {
+    fn fail(&mut self, out: &mut BytesMut, failure: &Failure) {
         self.done = true;
-        let status = serde_json::to_vec(status).unwrap_or_default();
+        let status = serde_json::to_vec(failure.status()).unwrap_or_default();
         line(out, "ERROR", &status);
     }
 
-    async fn fill(&mut self, out: &mut BytesMut) -> Result<(), Status> {
+    async fn fill(&mut self, out: &mut BytesMut) -> Result<(), Failure> {
         while let Some(object) = self.initial.pop_front() {
-            self.put(out, "ADDED", &object.json)
-                .map_err(|error| error.status())?;
+            self.put(out, "ADDED", &object.json)?;
             if out.len() >= FRAME {
                 return Ok(());
             }
@@ -243,8 +242,8 @@ impl Stream {
         Ok(())
     }
 
-    async fn next(&mut self) -> Result<Next, Status> {
-        let watch = self.source.as_mut().map_err(|status| status.clone())?;
+    async fn next(&mut self) -> Result<Next, Failure> {
+        let watch = self.source.as_mut().map_err(|failure| failure.clone())?;
         let almost = self.end.checked_sub(LAST_BOOKMARK).unwrap_or(self.end);
         let next = tokio::select! {
             biased;
@@ -268,7 +267,7 @@ impl Stream {
         Ok(())
     }
 
-    fn put_progress(&mut self, out: &mut BytesMut) -> Result<(), Status> {
+    fn put_progress(&mut self, out: &mut BytesMut) -> Result<(), Failure> {
         let revision = self.source.as_ref().map_err(Clone::clone)?.progress();
         self.put_bookmark(out, revision, false);
         Ok(())
@@ -282,10 +281,10 @@ impl Stream {
         );
     }
 
-    fn put_event(&mut self, out: &mut BytesMut, event: &Event) -> Result<(), Status> {
-        let shown = self.shown(event).map_err(|error| error.status())?;
+    fn put_event(&mut self, out: &mut BytesMut, event: &Event) -> Result<(), Failure> {
+        let shown = self.shown(event)?;
         let Some((kind, json)) = shown else { return Ok(()) };
-        self.put(out, kind, &json).map_err(|error| error.status())
+        Ok(self.put(out, kind, &json)?)
     }
 
     /// What this watcher sees of an event: with a filter, entering the selection is an addition and leaving it
@@ -330,7 +329,7 @@ fn at(json: &Bytes, event: &Event) -> Result<Bytes, Error> {
 }
 
 /// Why a watch ends before its time.
-fn ended(error: store::Error) -> Status {
+fn ended(error: store::Error) -> Failure {
     match error {
         // The client is to go on from where it is, not to list everything anew.
         store::Error::SlowWatcher => {
@@ -342,9 +341,9 @@ fn ended(error: store::Error) -> Status {
                 retry_after_seconds: 1,
                 ..StatusDetails::default()
             });
-            status
+            status.into()
         }
-        error => Error::from(error).status(),
+        error => Error::from(error).into(),
     }
 }
 

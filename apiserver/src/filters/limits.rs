@@ -1,18 +1,21 @@
 //! Bounds on requests: how many, how large, how long.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http_body_util::BodyExt;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use panda_api::meta::Reason;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Limits;
-use crate::metrics::Metrics;
+use crate::metrics::{Held, Metrics};
 use crate::request::RequestInfo;
 use crate::respond::Failure;
 
@@ -63,12 +66,35 @@ pub(super) async fn in_flight(State(slots): State<Arc<Slots>>, request: Request,
         return Failure::busy(RETRY_AFTER).into_response();
     };
     let held = (place, slots.metrics.request());
-    next.run(request).await.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _until_the_end = &held;
-            frame
-        }))
-    })
+    next.run(request)
+        .await
+        .map(|body| Body::new(Holding { body, _held: held }))
+}
+
+/// A body that keeps its request's place until it is sent or dropped.
+struct Holding {
+    body: Body,
+    _held: (OwnedSemaphorePermit, Held),
+}
+
+impl HttpBody for Holding {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 pub(super) async fn body(State(limit): State<BodyLimit>, mut request: Request, next: Next) -> Response {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -54,13 +55,17 @@ impl Harness {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::new(dir.path());
         change(&mut config);
+        Self::routed(store, dir, config, Router::new()).await
+    }
+
+    pub(crate) async fn routed(store: Arc<dyn Store>, dir: TempDir, config: Config, routes: Router) -> Self {
         let deps = Deps {
             store: Arc::clone(&store),
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             metrics: Arc::default(),
         };
-        let server = Server::build(config, deps).unwrap();
+        let server = Server::build(config, deps).unwrap().with_routes(routes);
         let (pki, registry) = (server.pki(), server.registry());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -179,11 +184,16 @@ impl Client {
     }
 
     pub(crate) async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect_with(&[]).await
+    }
+
+    /// A connection that offers these protocols.
+    pub(crate) async fn connect_with(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::clone(&self.tls))
-            .connect(name, stream)
-            .await
+        let mut tls = (*self.tls).clone();
+        tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsConnector::from(Arc::new(tls)).connect(name, stream).await
     }
 
     pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {

@@ -50,7 +50,7 @@ async fn garbage_on_the_port_ends_its_connection_only() {
     ] {
         let mut stream = server.admin.connect().await.unwrap();
         stream.write_all(garbage).await.unwrap();
-        let _ = stream.shutdown().await;
+        drop(stream.shutdown().await);
         drain(&mut stream).await;
     }
     server.admin.get("/readyz").await;
@@ -108,7 +108,7 @@ async fn large_bodies_and_headers_are_refused() {
     let long = "x".repeat(200_000);
     let mut stream = admin.connect().await.unwrap();
     let head = format!("GET /api HTTP/1.1\r\nHost: x\r\nX-Long: {long}\r\n\r\n");
-    let _ = stream.write_all(head.as_bytes()).await;
+    drop(stream.write_all(head.as_bytes()).await);
     let answer = drain(&mut stream).await;
     assert!(
         answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"),
@@ -186,7 +186,7 @@ async fn only_certificates_of_this_authority_open_the_door() {
     let client = Client::new(server.address, server.pki.ca_certificate_pem(), Some(&identity));
     // TLS 1.3: the client may only learn of it when it reads.
     if let Ok(mut stream) = client.connect().await {
-        let _ = stream.write_all(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        drop(stream.write_all(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n").await);
         let mut out = Vec::new();
         let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut out))
             .await

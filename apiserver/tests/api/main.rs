@@ -1,6 +1,9 @@
 //! The server as its clients see it: over TLS on loopback.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
 mod deleting;
+mod frame;
 mod harness;
 mod hostile;
 mod listing;

@@ -41,7 +41,6 @@ async fn a_secret_is_read_back_but_stands_in_no_file() {
     let secret = json!({"metadata": {"name": "gh", "labels": {"for": "git"}}, "data": {"token": ENCODED}});
     let made = admin.post(SECRETS, &secret).await.expect(201);
     assert_eq!(made["data"]["token"], ENCODED);
-    assert_eq!(made["type"], "Opaque");
     let one = format!("{SECRETS}/gh");
     let changed = admin
         .merge(&one, &json!({"data": {"more": ENCODED}}))

@@ -3,8 +3,8 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use panda_api::json;
 use panda_api::meta::Reason;
+use panda_api::{json, manifest};
 use serde_json::Value;
 
 use crate::filters::{BodyLimit, too_large};
@@ -45,14 +45,10 @@ pub(crate) fn decode(
     let document = match encoding {
         Encoding::Json => json::parse(bytes)
             .map_err(|error| Failure::bad_request(format!("the body is not JSON: {error}")))?,
-        Encoding::Yaml => {
-            let value = serde_yaml::from_slice(bytes)
-                .map_err(|error| Failure::bad_request(format!("the body is not YAML: {error}")))?;
-            json::Document {
-                value,
-                duplicates: Vec::new(),
-            }
-        }
+        Encoding::Yaml => json::Document {
+            value: yaml(bytes)?,
+            duplicates: Vec::new(),
+        },
     };
     if validation.is_none()
         && let Some(first) = document.duplicates.first()
@@ -69,6 +65,20 @@ pub(crate) fn decode(
         value: document.value,
         duplicates: duplicates.collect(),
     })
+}
+
+/// One YAML document, by the rules of manifests: duplicate keys, alias bombs and a second document are refused.
+fn yaml(bytes: &[u8]) -> Result<Value, Failure> {
+    let mut read = manifest::read("body", bytes);
+    if let Some(error) = read.errors.iter().next() {
+        return Err(Failure::bad_request(format!(
+            "the body is not YAML of one object: {error}"
+        )));
+    }
+    match (read.documents.pop(), read.documents.is_empty()) {
+        (Some(document), true) => Ok(document.object),
+        _ => Err(Failure::bad_request("the body must be one YAML document")),
+    }
 }
 
 #[cfg(test)]
@@ -95,13 +105,12 @@ mod tests {
         for body in [&b""[..], b"{", b"\xff", b"{} {}"] {
             assert_eq!(decode(body, Encoding::Json, None).unwrap_err().status().code, 400);
         }
-        assert_eq!(
-            decode(b"a: [", Encoding::Yaml, None).unwrap_err().status().code,
-            400
-        );
-        assert_eq!(
-            decode(b"a: 1", Encoding::Yaml, None).unwrap().value,
-            serde_json::json!({"a": 1})
-        );
+        let good = "apiVersion: v1\nkind: ConfigMap\ndata: {no: no}\n";
+        let read = |text: &str| decode(text.as_bytes(), Encoding::Yaml, None);
+        assert_eq!(read(good).unwrap().value["data"]["no"], "no");
+        let twice = "apiVersion: v1\nkind: ConfigMap\ndata: {k: a, k: b}\n";
+        for bad in ["a: [", "a: 1", twice, &format!("{good}---\n{good}")] {
+            assert_eq!(read(bad).unwrap_err().status().code, 400, "{bad}");
+        }
     }
 }

@@ -79,8 +79,13 @@ pub enum Error {
 impl Error {
     /// Whether trying again may help.
     #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Timeout { .. } | Self::Closed)
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Closed => true,
+            // What TLS objects to stays as it is; a connection that broke half-way need not.
+            Self::Handshake { source, .. } => !matches!(source.kind(), io::ErrorKind::InvalidData),
+            Self::Credential { .. } | Self::Tls { .. } => false,
+        }
     }
 }
 
@@ -256,3 +261,6 @@ impl Connector for MemoryConnector {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,7 +44,7 @@ impl Error {
 
     /// Whether trying again may help.
     #[must_use]
-    pub const fn is_retryable(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(error) => error.is_retryable(),
             Self::Broken(_) => true,

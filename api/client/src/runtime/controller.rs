@@ -180,49 +180,48 @@ impl Controller {
         E: std::error::Error + 'static,
     {
         let caches = futures::future::join_all(std::mem::take(&mut self.caches));
+        let queue = self.queue();
         tokio::select! {
             () = token.cancelled() => {}
             synced = caches => {
                 if synced.contains(&false) {
                     tracing::warn!(controller = self.name, "a cache ended before its first list, not started");
                 } else {
-                    // Not a method: the queue of futures above makes `&self` unfit to be held across an await.
-                    Self::work(self.name, &self.config, &self.queue, Arc::new(reconcile), &token).await;
+                    self.work(Arc::new(reconcile), &token).await;
                 }
             }
         }
-        self.queue.shut_down();
+        queue.shut_down();
     }
 
-    async fn work<F, Fut, E>(
-        name: &'static str,
-        config: &Config,
-        queue: &WorkQueue<ObjectRef>,
-        reconcile: Arc<F>,
-        token: &CancellationToken,
-    ) where
+    async fn work<F, Fut, E>(self, reconcile: Arc<F>, token: &CancellationToken)
+    where
         F: Fn(Request) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Outcome, E>> + Send + 'static,
         E: std::error::Error + 'static,
     {
-        tracing::debug!(controller = name, workers = config.workers, "controller started");
+        tracing::debug!(
+            controller = self.name,
+            workers = self.config.workers,
+            "controller started"
+        );
         let ids = Arc::new(AtomicU64::new(1));
         let mut workers = JoinSet::new();
-        for _ in 0..config.workers.max(1) {
+        for _ in 0..self.config.workers.max(1) {
             let worker = Worker {
-                name,
-                queue: queue.clone(),
-                metrics: Arc::clone(&config.metrics),
+                name: self.name,
+                queue: self.queue.clone(),
+                metrics: Arc::clone(&self.config.metrics),
                 ids: Arc::clone(&ids),
                 reconcile: Arc::clone(&reconcile),
             };
             workers.spawn(worker.run());
         }
         token.cancelled().await;
-        queue.shut_down();
+        self.queue.shut_down();
         let all = async { while workers.join_next().await.is_some() {} };
-        if tokio::time::timeout(config.grace, all).await.is_err() {
-            tracing::warn!(controller = name, "reconciles did not end in time, dropped");
+        if tokio::time::timeout(self.config.grace, all).await.is_err() {
+            tracing::warn!(controller = self.name, "reconciles did not end in time, dropped");
             workers.shutdown().await;
         }
     }
@@ -303,3 +302,6 @@ impl<F> Worker<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

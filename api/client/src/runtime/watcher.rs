@@ -295,3 +295,6 @@ impl<K: Object> Watcher<K> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

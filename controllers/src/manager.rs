@@ -183,3 +183,6 @@ impl Parts {
         handle
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,13 +210,13 @@ impl State {
     fn call(&mut self, target: &Target, verb: Verb<'_>) -> Result<Value, Error> {
         let key = key(target);
         let old = self.objects.get(&key).cloned();
-        let found = || old.clone().ok_or_else(|| Error::NotFound(target.clone()));
-        let conflict = || Error::Conflict(target.clone());
+        let found = || old.clone().ok_or_else(|| Error::NotFound(target.to_string()));
+        let conflict = || Error::Conflict(target.to_string());
         match verb {
             Verb::Get => found(),
             Verb::Create(object) => {
                 if old.is_some() {
-                    return Err(Error::AlreadyExists(target.clone()));
+                    return Err(Error::AlreadyExists(target.to_string()));
                 }
                 let mut object = object.clone();
                 if let Some(fields) = object.as_object_mut() {
@@ -307,7 +307,7 @@ impl Api for World {
     async fn call(&self, target: &Target, verb: Verb<'_>) -> Result<Value, Error> {
         let mut state = self.state();
         let fault = || Error::Request {
-            target: target.clone(),
+            target: target.to_string(),
             retryable: true,
             source: Box::new(Fault),
         };

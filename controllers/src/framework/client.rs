@@ -113,7 +113,7 @@ impl Api for ClientApi {
 }
 
 pub(crate) fn translate(target: &Target, error: panda_client::Error) -> Error {
-    let target = target.clone();
+    let target = target.to_string();
     if error.is_not_found() {
         Error::NotFound(target)
     } else if error.is_already_exists() {

@@ -11,18 +11,18 @@ use super::{Action, Basis, Check, KINDS, Kind, Plan, Target};
 pub enum Error {
     /// No such object.
     #[error("{0} does not exist")]
-    NotFound(Target),
+    NotFound(String),
     /// An object of that name exists.
     #[error("{0} exists already")]
-    AlreadyExists(Target),
+    AlreadyExists(String),
     /// A precondition did not hold.
     #[error("{0} has changed")]
-    Conflict(Target),
+    Conflict(String),
     /// Anything else.
     #[error("request for {target} failed")]
     Request {
         /// What it was about.
-        target: Target,
+        target: String,
         /// Whether trying again later could help.
         retryable: bool,
         /// The client's error.
@@ -99,7 +99,9 @@ pub async fn execute<A: Api>(api: &A, plan: &Plan) -> Result<Outcome, Error> {
         if let Some(object) = &plan.status {
             match api.call(&basis.target, Verb::Put("status", object)).await {
                 Ok(_) => {}
-                Err(Error::Conflict(target) | Error::NotFound(target)) => return Ok(Outcome::Stale(target)),
+                Err(Error::Conflict(_) | Error::NotFound(_)) => {
+                    return Ok(Outcome::Stale(basis.target.clone()));
+                }
                 Err(error) => return Err(error),
             }
         } else if !plan.actions.is_empty() && !is_current(api, basis).await? {

@@ -101,3 +101,27 @@ impl fmt::Display for Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_kind_that_is_served_is_forgotten() {
+        let served: BTreeSet<_> = panda_api::scheme::kinds()
+            .iter()
+            .map(|kind| (kind.group, kind.version, kind.kind, kind.plural, kind.namespaced))
+            .collect();
+        let known = KINDS.map(|k| (k.group, k.version, k.kind, k.plural, k.namespaced));
+        assert_eq!(BTreeSet::from(known), served);
+    }
+
+    #[test]
+    fn kinds_are_found_by_group_whatever_the_version() {
+        assert_eq!(Kind::find("panda.dev/v9", "Run"), Some(Kind::of::<Run>()));
+        assert_eq!(Kind::find("v1", "Secret"), Some(Kind::of::<Secret>()));
+        assert_eq!(Kind::find("apps/v1", "Run"), None);
+    }
+}

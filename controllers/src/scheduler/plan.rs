@@ -9,7 +9,7 @@ use panda_api::meta::Time;
 use panda_api::{Device, FailureClass, Refusal, RefusalReason, Run, RunPhase};
 use serde_json::json;
 
-use super::load::{Load, allocatable, needs};
+use super::load::{Amounts, Load, allocatable, needs};
 use super::plugins::{self, Candidate};
 use super::score::score;
 use crate::framework::{Action, Basis, Plan, Target, since, to_value};
@@ -40,12 +40,8 @@ pub struct View {
 #[must_use]
 pub fn plan(view: &View, now: Timestamp) -> Vec<Plan> {
     let mut round = Round::new(view, now);
-    let plans: Vec<Plan> = round
-        .waiting()
-        .into_iter()
-        .filter_map(|run| round.place(run))
-        .collect();
-    plans
+    let waiting = round.waiting();
+    waiting.into_iter().filter_map(|run| round.place(run)).collect()
 }
 
 /// When to look again although nothing changed.
@@ -69,6 +65,8 @@ struct Round<'a> {
     view: &'a View,
     now: Timestamp,
     loads: BTreeMap<&'a str, Load>,
+    /// Each device with what Runs may take of it, read once a round.
+    devices: Vec<(&'a Device, Amounts)>,
     /// Devices that are kept free, and for whom.
     held: BTreeMap<&'a str, String>,
     /// By uid of their Task: the other Runs, for preference.
@@ -91,10 +89,12 @@ impl<'a> Round<'a> {
             }
             former.entry(&run.spec.task_ref.uid).or_default().push(run);
         }
+        let devices = view.devices.iter().map(|device| (&**device, allocatable(device)));
         Self {
             view,
             now,
             loads,
+            devices: devices.collect(),
             held: BTreeMap::new(),
             former,
         }
@@ -140,10 +140,17 @@ impl<'a> Round<'a> {
         let no_load = Load::default();
         let mut refusals = Vec::new();
         let mut best: Option<(i64, &'a Device)> = None;
-        for device in &self.view.devices {
+        let needs = needs(run);
+        for &(device, have) in &self.devices {
             let name = device.metadata.name.as_str();
             let load = self.loads.get(name).unwrap_or(&no_load);
-            let candidate = Candidate { run, device, load };
+            let candidate = Candidate {
+                run,
+                device,
+                load,
+                needs,
+                have,
+            };
             if let Err(refusal) = self.admit(name, run, &candidate) {
                 refusals.push(refusal);
                 continue;
@@ -197,13 +204,11 @@ impl<'a> Round<'a> {
             .filter(|r| r.reason == RefusalReason::InsufficientResources)
             .map(|r| r.device.as_str())
             .collect();
-        let free = self.view.devices.iter().find(|device| {
+        let free = self.devices.iter().find(|(device, have)| {
             let name = device.metadata.name.as_str();
-            lacking.contains(name)
-                && !self.held.contains_key(name)
-                && allocatable(device).lacking(needs(run)).is_none()
+            lacking.contains(name) && !self.held.contains_key(name) && have.lacking(needs(run)).is_none()
         });
-        if let Some(device) = free {
+        if let Some((device, _)) = free {
             self.held
                 .insert(device.metadata.name.as_str(), run.metadata.uid.clone());
         }

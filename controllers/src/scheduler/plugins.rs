@@ -7,7 +7,7 @@ mod room;
 
 use panda_api::{Device, Refusal, RefusalReason, Run};
 
-use super::load::Load;
+use super::load::{Amounts, Load};
 
 pub(super) use device::unwelcome;
 pub(super) use place::profile;
@@ -18,6 +18,10 @@ pub(super) struct Candidate<'a> {
     pub(super) run: &'a Run,
     pub(super) device: &'a Device,
     pub(super) load: &'a Load,
+    /// What the Run asks for.
+    pub(super) needs: Amounts,
+    /// What Runs may take of the device.
+    pub(super) have: Amounts,
 }
 
 type Filter = fn(&Candidate<'_>) -> Result<(), (RefusalReason, String)>;

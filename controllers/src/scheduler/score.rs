@@ -1,6 +1,6 @@
 //! Which of the devices that could take a Run is best.
 
-use super::load::{allocatable, needs, slots};
+use super::load::slots;
 use super::plugins::{Candidate, unwelcome};
 
 /// Weight of the workspace being there already, or of a former failure there.
@@ -14,9 +14,9 @@ pub(super) fn score(candidate: &Candidate<'_>, bias: i64) -> i64 {
         let slots = i64::from(slots.max(1));
         (slots - i64::from(candidate.load.runs)).max(0) * 1000 / slots
     });
-    let have = allocatable(candidate.device);
-    let left = have.less(candidate.load.used).less(needs(candidate.run));
-    let scarcest = have
+    let left = candidate.have.less(candidate.load.used).less(candidate.needs);
+    let scarcest = candidate
+        .have
         .named()
         .zip(left.named())
         .filter(|((_, have), _)| !have.is_zero())

@@ -5,7 +5,7 @@
 
 use panda_api::RefusalReason;
 
-use super::super::load::{allocatable, needs, slots};
+use super::super::load::slots;
 use super::Candidate;
 
 type Verdict = Result<(), (RefusalReason, String)>;
@@ -33,15 +33,13 @@ pub(super) fn has_slot(c: &Candidate<'_>) -> Verdict {
 
 /// What is asked for is free.
 pub(super) fn has_resources(c: &Candidate<'_>) -> Verdict {
-    let needed = needs(c.run);
-    let have = allocatable(c.device);
-    if let Some(name) = have.lacking(needed) {
+    if let Some(name) = c.have.lacking(c.needs) {
         return Err((
             RefusalReason::InsufficientResources,
             format!("it does not have the {name} that is asked for"),
         ));
     }
-    match have.less(c.load.used).lacking(needed) {
+    match c.have.less(c.load.used).lacking(c.needs) {
         None => Ok(()),
         Some(name) => Err((
             RefusalReason::InsufficientResources,

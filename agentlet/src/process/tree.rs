@@ -399,6 +399,7 @@ impl ProcessTree {
     pub async fn end(&mut self, policy: StopPolicy) -> bool {
         let signal = Signal::from_named_raw(policy.signal).unwrap_or(Signal::TERM);
         let mut left = self.find(true).len();
+        self.peak = self.peak.max(u32::try_from(left).unwrap_or(u32::MAX));
         if left > 0 && signal != Signal::KILL {
             self.signal(signal, policy.to);
             // A frozen tree takes the signal when it thaws.

@@ -219,10 +219,11 @@ impl Handle {
         Ok(BufReader::new(stream))
     }
 
+    /// Whether somebody may yet answer: our own child is alive, or the lock of the folder is held.
     fn may_be_starting(&self) -> bool {
         match self.started {
             Some((pid, starttime)) => stat(pid).is_some_and(|p| p.starttime == starttime && p.is_alive()),
-            None => false,
+            None => matches!(self.folder.lock(), Err(FolderError::Locked { .. })),
         }
     }
 

@@ -15,7 +15,7 @@ use panda_sandbox::{FloorSpec, Launcher, Report, Stdin};
 use rustix::process::setsid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::failure::failure;
@@ -263,6 +263,7 @@ impl Job {
         };
         self.report = prepared.report().clone();
         // Orders that came meanwhile: a stop before the start is no start.
+        yield_now().await;
         while let Ok(order) = self.orders.try_recv() {
             self.obey(order)?;
         }

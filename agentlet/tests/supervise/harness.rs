@@ -147,7 +147,8 @@ impl Place {
         (job, outcome)
     }
 
-    /// Every live process that was ever started here, by what it was started with.
+    /// Every live process that was ever started here, by what it was started with; not the supervisor, which ends a
+    /// moment after its last record.
     pub(crate) fn left(&self) -> Vec<i32> {
         let mark = self.path().to_str().unwrap().as_bytes();
         let mut found = Vec::new();
@@ -157,7 +158,8 @@ impl Place {
             };
             let alive = panda_agentlet::process::stat(pid).is_some_and(|p| p.is_alive());
             let cmdline = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            if alive && cmdline.windows(mark.len()).any(|w| w == mark) {
+            let supervisor = cmdline.split(|b| *b == 0).any(|w| w == b"supervise");
+            if alive && !supervisor && cmdline.windows(mark.len()).any(|w| w == mark) {
                 found.push(pid);
             }
         }

@@ -1,1 +1,271 @@
+use panda_api::AgentSpec;
+use serde_json::json;
 
+use super::*;
+
+fn agent(spec: serde_json::Value) -> AgentSpec {
+    serde_json::from_value(spec).unwrap()
+}
+
+fn input<'a>(agent: &'a AgentSpec) -> Input<'a> {
+    Input {
+        agent,
+        driver: choose_driver(agent).unwrap(),
+        prompt: "fix {{home}} & \"it\"",
+        model: "",
+        session: "",
+        workspace: Path::new("/w"),
+        home: Path::new("/h"),
+        run: "run-1",
+        task: "task",
+        path: "/usr/bin:/bin",
+        env: &[],
+        limits: &[],
+    }
+}
+
+fn grok() -> AgentSpec {
+    agent(json!({
+        "drivers": [
+            {"kind": "ACP", "command": ["grok", "agent"]},
+            {"kind": "Jsonl", "dialect": "grok", "command": ["grok", "-p", "{{prompt}}", "-m", "{{model}}"],
+             "resume": {"append": ["--resume", "{{session}}"]}, "env": [{"name": "D", "value": "driver"}]}
+        ],
+        "env": [{"name": "GROK_HOME", "value": "{{home}}/.grok"}, {"name": "D", "value": "agent"}],
+        "files": [{"path": ".grok/config.toml", "format": "Toml", "template": "p = \"{{prompt}}\"\nu = \"{{baseUrl}}\"\n"}],
+        "models": {"default": "grok-4", "endpoint": {"baseUrl": "http://127.0.0.1:1", "suffix": "/v1", "baseUrlEnv": "BASE"}},
+        "permissions": {
+            "ask": {},
+            "edits": {"argv": [{"add": ["--edits"]}]},
+            "all": {"argv": [{"after": "grok", "add": ["--always-approve"]}], "env": [{"name": "ALL", "value": "1"}]}
+        },
+        "limits": {"turns": {"argv": ["--max-turns", "{{value}}"]}, "requestTimeout": {"env": "TIMEOUT_MS"}},
+        "stop": {"signal": "INT", "to": "Process", "grace": "2s"},
+        "exitCodes": {"143": "Cancelled"}
+    }))
+}
+
+fn env<'a>(rendered: &'a Rendered, name: &str) -> Option<&'a str> {
+    rendered
+        .env
+        .iter()
+        .find(|(n, _)| n == name)
+        .map(|(_, v)| v.as_str())
+}
+
+#[test]
+fn a_manifest_becomes_a_job() {
+    let agent = grok();
+    let limits = [
+        ("turns", "9".to_owned()),
+        ("requestTimeout", "5000".to_owned()),
+        ("money", "1.00".to_owned()),
+    ];
+    let rendered = render(&Input {
+        limits: &limits,
+        ..input(&agent)
+    })
+    .unwrap();
+    assert_eq!(
+        rendered.argv,
+        [
+            "grok",
+            "--always-approve",
+            "-p",
+            "fix {{home}} & \"it\"",
+            "-m",
+            "grok-4",
+            "--max-turns",
+            "9"
+        ]
+    );
+    assert_eq!(rendered.permission, "all");
+    assert_eq!(env(&rendered, "GROK_HOME"), Some("/h/.grok"));
+    assert_eq!(env(&rendered, "D"), Some("driver"));
+    assert_eq!(env(&rendered, "BASE"), Some("http://127.0.0.1:1/v1"));
+    assert_eq!(env(&rendered, "ALL"), Some("1"));
+    assert_eq!(env(&rendered, "TIMEOUT_MS"), Some("5000"));
+    assert_eq!(env(&rendered, "XDG_CONFIG_HOME"), Some("/h/.config"));
+    assert_eq!(
+        rendered.files,
+        [RenderedFile {
+            path: ".grok/config.toml".into(),
+            mode: 0o600,
+            content: "p = \"fix {{home}} & \\\"it\\\"\"\nu = \"http://127.0.0.1:1/v1\"\n".into(),
+        }]
+    );
+    assert_eq!(rendered.stop.signal, 2);
+    assert_eq!(
+        (rendered.stop.to, rendered.stop.grace),
+        (StopTarget::Process, Duration::from_secs(2))
+    );
+    assert_eq!(
+        rendered.driver.exit_codes,
+        [(143, FailureReason::Cancelled)].into()
+    );
+    assert!(rendered.driver.dialect.is_some() && rendered.driver.usage.is_some());
+    assert_eq!(rendered.driver.stdin, None);
+}
+
+#[test]
+fn a_session_is_resumed_by_more_arguments_or_by_another_command() {
+    let mut agent = grok();
+    let rendered = render(&Input {
+        session: "s1",
+        ..input(&agent)
+    })
+    .unwrap();
+    assert!(rendered.argv.ends_with(&["--resume".to_owned(), "s1".to_owned()]));
+    agent.permissions.clear();
+    agent.drivers[1].resume.as_mut().unwrap().command = ["grok", "again", "{{session}}", "{{prompt}}"]
+        .map(str::to_owned)
+        .into();
+    agent.drivers[1].resume.as_mut().unwrap().append.clear();
+    let rendered = render(&Input {
+        session: "s1",
+        prompt: "go on",
+        ..input(&agent)
+    })
+    .unwrap();
+    assert_eq!(rendered.argv, ["grok", "again", "s1", "go on"]);
+    assert_eq!(rendered.permission, "");
+}
+
+#[test]
+fn the_weaker_level_is_used_when_there_is_no_stronger_and_nothing_that_asks() {
+    let mut agent = grok();
+    agent.permissions.remove("all");
+    assert_eq!(render(&input(&agent)).unwrap().permission, "edits");
+    agent.permissions.remove("edits");
+    assert_eq!(
+        render(&input(&agent)),
+        Err(Error::NoPermission(vec!["ask".into()]))
+    );
+}
+
+#[test]
+fn a_prompt_goes_to_standard_input_when_the_agent_reads_it_there() {
+    let mut agent = grok();
+    agent.stdin = Some(StdinMode::Prompt);
+    assert_eq!(
+        render(&input(&agent)).unwrap().driver.stdin.as_deref(),
+        Some("fix {{home}} & \"it\"")
+    );
+}
+
+#[test]
+fn what_the_run_sets_wins_and_secrets_are_refused() {
+    let agent = grok();
+    let plain = [EnvVar {
+        name: "D".into(),
+        value: Some("{{run}}".into()),
+        value_from: None,
+    }];
+    let rendered = render(&Input {
+        env: &plain,
+        ..input(&agent)
+    })
+    .unwrap();
+    assert_eq!(
+        env(&rendered, "D"),
+        Some("{{run}}"),
+        "the Run's values are no templates"
+    );
+    let secret: EnvVar = serde_json::from_value(
+        json!({"name": "T", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "t"}}}),
+    )
+    .unwrap();
+    let error = render(&Input {
+        env: &[secret],
+        ..input(&agent)
+    })
+    .unwrap_err();
+    assert!(
+        matches!(&error, Error::Secret { secret, .. } if secret == "gh"),
+        "{error}"
+    );
+}
+
+#[test]
+fn mistakes_are_told_with_their_place() {
+    let told = |change: fn(&mut AgentSpec)| {
+        let mut agent = grok();
+        change(&mut agent);
+        render(&input(&agent)).unwrap_err().to_string()
+    };
+    let cases: [(fn(&mut AgentSpec), &str); 9] = [
+        (
+            |a| a.drivers[1].command.push("{{nonsense}}".into()),
+            "drivers[].command[6]: unknown placeholder {{nonsense}}",
+        ),
+        (|a| a.models = None, "{{model}} has no value here"),
+        (
+            |a| a.drivers[1].dialect = "klingon".into(),
+            "drivers[].dialect: unknown dialect \"klingon\"",
+        ),
+        (|a| a.drivers[1].command.clear(), "drivers[].command is empty"),
+        (
+            |a| a.files[0].path = "../x".into(),
+            "files[0].path: must lie under HOME",
+        ),
+        (
+            |a| a.files[0].path = "/etc/x".into(),
+            "files[0].path: must lie under HOME",
+        ),
+        (
+            |a| a.files[0].mode = "0999".into(),
+            "files[0].mode: must be an octal number",
+        ),
+        (
+            |a| drop(a.exit_codes.insert("x".into(), FailureReason::Killed)),
+            "exitCodes.x: the key must be a number",
+        ),
+        (
+            |a| a.stop.as_mut().unwrap().signal = "NUKE".into(),
+            "stop.signal: must be TERM",
+        ),
+    ];
+    for (change, want) in cases {
+        let got = told(change);
+        assert!(got.contains(want), "{got:?} should say {want:?}");
+    }
+    let mut agent = grok();
+    agent.permissions.get_mut("all").unwrap().argv[0].after = "absent".into();
+    assert!(matches!(
+        render(&input(&agent)),
+        Err(Error::NoSuchArgument { .. })
+    ));
+    agent.drivers.truncate(1);
+    assert_eq!(choose_driver(&agent), Err(Error::NoDriver(vec![DriverKind::Acp])));
+}
+
+#[test]
+fn braces_that_are_no_placeholder_stay() {
+    let values = Values::new([("home", "/h".to_owned())]);
+    for (template, want) in [
+        ("{\"a\":{\"b\":\"{{home}}\"}}", "{\"a\":{\"b\":\"/h\"}}"),
+        ("{{{home}}}", "{/h}"),
+        ("{{ home }} {{", "{{ home }} {{"),
+        ("", ""),
+    ] {
+        assert_eq!(values.fill(template, "f", FileFormat::Json).unwrap(), want);
+    }
+}
+
+#[test]
+fn watchdog_limits_have_defaults() {
+    let spec = SupervisionSpec {
+        silence: Some(panda_api::meta::Duration::from_secs(7)),
+        ..SupervisionSpec::default()
+    };
+    let got = limits(Some(&spec), Some(Duration::from_secs(9)));
+    assert_eq!(
+        (
+            got.first_output.as_secs(),
+            got.silence.as_secs(),
+            got.attempt.as_secs()
+        ),
+        (120, 7, 9)
+    );
+    assert_eq!(limits(None, None), Limits::default());
+}

@@ -287,14 +287,13 @@ impl Workspaces {
         empty: &TreeEmpty,
         stamp: &Stamp,
     ) -> Result<Snapshot, Error> {
-        let lock = self.lock(&workspace.key);
-        let _held = lock.lock().await;
+        let held = self.hold(&workspace.key).await;
         self.check_lent(workspace, empty)?;
         if let Some(done) = self.saved(&workspace.run_uid)? {
             return Ok(done);
         }
         let dir = self.snapshot_dir(&workspace.run_uid);
-        remove::tree(&dir).await?;
+        remove::tree(&held, &dir).await?;
         disk::make_dir(&dir, 0o700)?;
         let snapshot = match &workspace.record.content {
             Content::Git { path, branch, .. } => {
@@ -310,8 +309,7 @@ impl Workspaces {
     /// The snapshot that was taken of a Run, if it is still kept.
     pub async fn taken(&self, key: &Key, run_uid: &str) -> Result<Option<Snapshot>, Error> {
         workspace::check_key(key, run_uid)?;
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
+        let _held = self.hold(key).await;
         self.saved(run_uid)
     }
 

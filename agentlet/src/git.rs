@@ -108,6 +108,7 @@ pub struct Git {
     program: PathBuf,
     timeout: Duration,
     max_output: u64,
+    abandoned: call::Abandoned,
 }
 
 impl Git {
@@ -118,7 +119,13 @@ impl Git {
             program,
             timeout,
             max_output,
+            abandoned: call::Abandoned::default(),
         }
+    }
+
+    /// Waits until every call that was given up (its future dropped, its deadline passed) has ended.
+    pub(crate) async fn settle(&self) {
+        self.abandoned.none().await;
     }
 
     /// Starts to describe a call of `command`.

@@ -10,7 +10,7 @@ mod tests;
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use panda_api::v1alpha1::FailureReason;
 use sha2::{Digest, Sha256};
@@ -106,14 +106,13 @@ impl Workspaces {
         restore: &[String],
     ) -> Result<Extraction, Error> {
         let restore = Globs::new(restore).map_err(Error::Restore)?;
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
+        let held = self.hold(key).await;
         let shared = if self.config.agent.is_some() { 0o711 } else { 0o700 };
         let checks = self.checks(&snapshot.run_uid);
         disk::make_dir(&checks, shared)?;
         // A check's name may hold anything; its digest is a plain folder name.
         let root = checks.join(&hex::encode(Sha256::digest(name.as_bytes()))[..16]);
-        remove::tree(&root).await?;
+        remove::tree(&held, &root).await?;
         disk::make_dir(&root, shared)?;
         let extraction = Extraction {
             root,
@@ -124,7 +123,7 @@ impl Workspaces {
             disk::make_dir(dir, 0o700)?;
         }
         match &snapshot.store {
-            Stored::Git(result) => self.check_out(result, &tree, &restore).await?,
+            Stored::Git(result) => self.check_out(result, &extraction, &restore).await?,
             Stored::Archive { archive } => {
                 // The start was empty: what `restore` names was added by the agent.
                 let (archive, to) = (archive.path.clone(), tree.clone());
@@ -137,42 +136,50 @@ impl Workspaces {
         }
         if let Some(agent) = self.config.agent {
             for dir in [&extraction.home(), &extraction.tmp(), &tree] {
-                disk::give(dir, agent).await?;
+                disk::give(&held, dir, agent).await?;
             }
         }
         Ok(extraction)
     }
 
     /// Removes an extraction whose processes are gone.
-    pub async fn remove_extraction(&self, extraction: Extraction) -> Result<(), Error> {
-        Ok(remove::tree(&extraction.root).await?)
+    pub async fn remove_extraction(&self, key: &Key, extraction: Extraction) -> Result<(), Error> {
+        let held = self.hold(key).await;
+        Ok(remove::tree(&held, &extraction.root).await?)
     }
 
     /// Removes whatever the checks of a Run left.
     pub async fn remove_extractions(&self, key: &Key, run_uid: &str) -> Result<(), Error> {
         workspace::check_key(key, run_uid)?;
+        let held = self.hold(key).await;
         let checks = self.checks(run_uid);
         match fs::read_dir(&checks) {
             Ok(listing) => {
                 for entry in listing {
                     let path = entry.map_err(disk::io_error("listing", &checks))?.path();
-                    remove::tree(&path).await?;
+                    remove::tree(&held, &path).await?;
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(disk::io_error("listing", &checks)(e).into()),
         }
-        Ok(remove::tree(&checks).await?)
+        Ok(remove::tree(&held, &checks).await?)
     }
 
-    async fn check_out(&self, result: &GitResult, tree: &Path, restore: &Globs) -> Result<(), Error> {
+    async fn check_out(
+        &self,
+        result: &GitResult,
+        extraction: &Extraction,
+        restore: &Globs,
+    ) -> Result<(), Error> {
         let git = &self.git;
         let repo = Repo {
             git_dir: result.git_dir.clone(),
             user: None,
         };
-        let index = result.git_dir.join("check.index");
-        disk::remove_file(&index)?;
+        // In the fresh folder, where no lock of a killed git can be left.
+        let index = extraction.root.join("index");
+        let tree = extraction.tree();
         repo.call(git, "read-tree")
             .index(&index)
             .arg(&result.commit)
@@ -189,8 +196,8 @@ impl Workspaces {
         }
         repo.call(git, "checkout-index")
             .index(&index)
-            .work_tree(tree)
-            .cwd(tree)
+            .work_tree(&tree)
+            .cwd(&tree)
             .args(["--all", "--force", "--quiet"])
             .run()
             .await?;

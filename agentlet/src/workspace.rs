@@ -281,8 +281,12 @@ pub struct Workspaces {
     records: Records,
     locks: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
     /// Held as long as this lives: one agentlet for one state folder.
-    _owner: std::fs::File,
+    _owner: disk::Owned,
 }
+
+/// The right to change the workspaces of a Task's rerun. What runs on another thread takes its share along, so that a
+/// caller who gives up does not let the next one in before that thread is done.
+pub(crate) type Held = Arc<tokio::sync::OwnedMutexGuard<()>>;
 
 /// A workspace lent to a Run.
 #[derive(Clone, Debug)]
@@ -364,7 +368,8 @@ impl Workspaces {
         };
         for record in this.records.all()? {
             if record.stage == Stage::Removing {
-                this.remove(&record).await?;
+                let held = this.hold(&record.key()).await;
+                this.remove(&held, &record).await?;
             }
         }
         Ok(this)
@@ -389,8 +394,7 @@ impl Workspaces {
                 why: "it is not a valid branch name",
             });
         }
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
+        let held = self.hold(key).await;
         loop {
             let Claim { mut record, resumed } =
                 self.records
@@ -398,7 +402,7 @@ impl Workspaces {
             self.records.lend(&record.folder, run_uid, former)?;
             let root = self.config.work_dir.join(&record.folder);
             if !resumed {
-                self.build(&mut record, &root).await?;
+                self.build(&held, &mut record, &root).await?;
             }
             let workspace = Workspace {
                 key: key.clone(),
@@ -429,8 +433,7 @@ impl Workspaces {
     /// The workspace that is lent to `run_uid`: for a Run that outlived its agentlet. It needs a new proof before a launch.
     pub async fn reopen(&self, key: &Key, run_uid: &str) -> Result<Workspace, Error> {
         check_key(key, run_uid)?;
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
+        let _held = self.hold(key).await;
         for record in self.records.all()? {
             if record.is_of(key)
                 && record.stage == Stage::Ready
@@ -463,50 +466,33 @@ impl Workspaces {
         retain: Retain,
         succeeded: bool,
     ) -> Result<(), Error> {
-        let lock = self.lock(&workspace.key);
-        let _held = lock.lock().await;
+        let held = self.hold(&workspace.key).await;
         self.check_lent(&workspace, empty)?;
-        self.records.take_back(&workspace.record.folder)?;
         let keep = match retain {
             Retain::Always => true,
             Retain::OnFailure => !succeeded,
             Retain::Never => false,
         };
         if keep {
-            return Ok(());
+            return self.records.take_back(&workspace.record.folder);
         }
-        let mut record = workspace.record;
-        record.stage = Stage::Removing;
-        self.records.save(&record)?;
-        self.remove(&record).await
+        self.remove_all(&held, &workspace.key, Some(&workspace.run_uid))
+            .await
     }
 
     /// Removes every folder of a Task's rerun that is not lent, whatever the retain policy said: for a deleted Task.
     /// Results stay until [`Self::forget`].
     pub async fn discard(&self, key: &Key) -> Result<(), Error> {
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
-        for mut record in self.records.all()? {
-            if !record.is_of(key) {
-                continue;
-            }
-            if let Some(by) = self.records.holder(&record.folder)? {
-                return Err(Error::Held { by });
-            }
-            record.stage = Stage::Removing;
-            self.records.save(&record)?;
-            self.remove(&record).await?;
-        }
-        Ok(())
+        let held = self.hold(key).await;
+        self.remove_all(&held, key, None).await
     }
 
     /// Removes the results of a Run: once the server has them and the Run is gone.
     pub async fn forget(&self, key: &Key, run_uid: &str) -> Result<(), Error> {
         check_key(key, run_uid)?;
-        let lock = self.lock(key);
-        let _held = lock.lock().await;
+        let held = self.hold(key).await;
         let path = self.results(run_uid);
-        remove::tree(&path).await
+        remove::tree(&held, &path).await
     }
 
     /// Where the results of a Run are kept until the server has them.
@@ -530,8 +516,8 @@ impl Workspaces {
         Ok(())
     }
 
-    async fn build(&self, record: &mut Record, root: &Path) -> Result<(), Error> {
-        remove::contents(root, record.identity()).await?;
+    async fn build(&self, held: &Held, record: &mut Record, root: &Path) -> Result<(), Error> {
+        remove::contents(held, root, record.identity()).await?;
         disk::make_dir(&root.join("home"), 0o700)?;
         disk::make_dir(&root.join("tmp"), 0o700)?;
         let tree = root.join("ws");
@@ -553,7 +539,16 @@ impl Workspaces {
                 self.config.limits.transfer_bytes,
             )
             .await?;
-            clone::make(&self.git, &mirror, &source.format, &commit, branch, &tree).await?;
+            clone::make(
+                &self.git,
+                &mirror,
+                &source.format,
+                &commit,
+                branch,
+                &tree,
+                self.config.agent,
+            )
+            .await?;
             record.base = Some(commit);
             record.mirror = Some(mirror.repo.git_dir);
             record.format = source.format;
@@ -561,20 +556,45 @@ impl Workspaces {
         record.tree = Some(disk::identity(&tree)?);
         if let Some(agent) = self.config.agent {
             for name in ["home", "tmp", "ws"] {
-                disk::give(&root.join(name), agent).await?;
+                disk::give(held, &root.join(name), agent).await?;
             }
         }
         record.stage = Stage::Ready;
         self.records.save(record)
     }
 
-    async fn remove(&self, record: &Record) -> Result<(), Error> {
+    /// Removes every folder of a Task's rerun; `holder` is the Run whose own folder may still be lent to it.
+    async fn remove_all(&self, held: &Held, key: &Key, holder: Option<&str>) -> Result<(), Error> {
+        for mut record in self.records.all()? {
+            if !record.is_of(key) {
+                continue;
+            }
+            match self.records.holder(&record.folder)? {
+                Some(by) if Some(by.as_str()) != holder => return Err(Error::Held { by }),
+                _ => {}
+            }
+            // From here on it is not found again: a crash leaves a removal to be gone on with, nothing half removed.
+            record.stage = Stage::Removing;
+            self.records.save(&record)?;
+            self.remove(held, &record).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, held: &Held, record: &Record) -> Result<(), Error> {
         let root = self.config.work_dir.join(&record.folder);
-        remove::owned(&root, record.identity()).await?;
+        remove::owned(held, &root, record.identity()).await?;
         self.records.delete(&record.folder)
     }
 
-    pub(crate) fn lock(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+    /// Waits until nobody else works on the workspaces of `key`.
+    pub(crate) async fn hold(&self, key: &Key) -> Held {
+        let held = Arc::new(self.lock(key).lock_owned().await);
+        self.git.settle().await;
+        held
+    }
+
+    fn lock(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {

@@ -26,8 +26,7 @@ impl Workspaces {
         empty: &TreeEmpty,
         spec: &OutputSpec,
     ) -> Result<Output, Error> {
-        let lock = self.lock(&workspace.key);
-        let _held = lock.lock().await;
+        let _held = self.hold(&workspace.key).await;
         self.check_lent(workspace, empty)?;
         let dir = self.results(&workspace.run_uid).join("outputs");
         disk::make_dir(&dir, 0o700)?;

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 
 use super::{Error, Git, Ids};
 
@@ -220,10 +222,14 @@ impl Call {
             _ => self.git.max_output,
         };
         let feed = std::mem::replace(&mut self.feed, Feed::Nothing);
-        let (mut child, guard, bytes, file) = self.spawn(feed, sink)?;
+        let (child, bytes, file) = self.spawn(feed, sink)?;
+        let mut running = Running::new(child, &self.git);
         let io_error = |source| Error::Io {
             command: command.to_owned(),
             source,
+        };
+        let Some(child) = &mut running.child else {
+            return Err(io_error(std::io::Error::other("it is gone")));
         };
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
@@ -270,16 +276,11 @@ impl Call {
                 after: timeout,
             })
             .flatten()?;
-        guard.disarm();
+        running.ended = true;
         Ok(done)
     }
 
-    #[expect(clippy::type_complexity, reason = "private, destructured at its one caller")]
-    fn spawn(
-        &self,
-        feed: Feed,
-        sink: Sink,
-    ) -> Result<(Child, GroupGuard, Option<Vec<u8>>, Option<File>), Error> {
+    fn spawn(&self, feed: Feed, sink: Sink) -> Result<Spawned, Error> {
         let mut command = Command::new(&self.git.program);
         command.env_clear();
         command.env("PATH", search_path(&self.git.program));
@@ -336,7 +337,7 @@ impl Call {
             // The standard library drops supplementary groups when root changes the uid.
             command.uid(uid).gid(gid);
         }
-        command.process_group(0).kill_on_drop(true);
+        command.process_group(0);
         let bytes = match feed {
             Feed::Nothing => {
                 command.stdin(Stdio::null());
@@ -370,8 +371,7 @@ impl Call {
             program: self.git.program.clone(),
             source,
         })?;
-        let guard = GroupGuard(child.id().and_then(|id| i32::try_from(id).ok()));
-        Ok((child, guard, bytes, file))
+        Ok((child, bytes, file))
     }
 }
 
@@ -389,21 +389,84 @@ fn search_path(program: &Path) -> OsString {
     path
 }
 
-/// Kills the whole process group of a call that is given up.
-struct GroupGuard(Option<i32>);
+/// A process, what it is still to be given, and where its output goes.
+type Spawned = (Child, Option<Vec<u8>>, Option<File>);
 
-impl GroupGuard {
-    fn disarm(mut self) {
-        self.0 = None;
+/// A call under way. One that is given up is told to end, so that git removes its lock files, and killed if it does not;
+/// [`Git::settle`] waits for that.
+struct Running {
+    child: Option<Child>,
+    abandoned: Abandoned,
+    ended: bool,
+}
+
+impl Running {
+    fn new(child: Child, git: &Git) -> Self {
+        Self {
+            child: Some(child),
+            abandoned: git.abandoned.clone(),
+            ended: false,
+        }
     }
 }
 
-impl Drop for GroupGuard {
+impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(pid) = self.0.and_then(rustix::process::Pid::from_raw) {
-            // Gone already is as good as killed.
-            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-        }
+        let Some(mut child) = self.child.take().filter(|_| !self.ended) else {
+            return;
+        };
+        // Not waited for yet, so the number is still this process's.
+        let Some(group) = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+        else {
+            return;
+        };
+        // A group that is gone already is as good as told.
+        let tell = move |signal| {
+            let _gone = rustix::process::kill_process_group(group, signal);
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return tell(Signal::KILL);
+        };
+        tell(Signal::TERM);
+        let entry = self.abandoned.enter();
+        runtime.spawn(async move {
+            if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+                tell(Signal::KILL);
+                drop(child.wait().await);
+            }
+            drop(entry);
+        });
+    }
+}
+
+/// How long a call that was given up may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Counts calls that were given up and have not ended yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Abandoned(watch::Sender<usize>);
+
+impl Abandoned {
+    fn enter(&self) -> Entry {
+        self.0.send_modify(|count| *count += 1);
+        Entry(self.clone())
+    }
+
+    pub(super) async fn none(&self) {
+        // The sender lives as long as `self`, so this ends only by the count.
+        drop(self.0.subscribe().wait_for(|count| *count == 0).await);
+    }
+}
+
+/// One such call.
+struct Entry(Abandoned);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bare mirrors: the objects that workspaces share.
 //!
-//! One mirror for each repository of the user, owned by the agentlet. Workspaces borrow its objects (`alternates`) and can
-//! only read them. Every commit that was ever a base has a ref, nothing here is ever pruned, and `preciousObjects` makes
+//! One mirror for each repository of the user, owned by the agentlet. Workspaces borrow its objects (`alternates`), which
+//! they can only read, or get copies. Every commit that was ever a base has a ref, nothing here is ever pruned, and `preciousObjects` makes
 //! git itself refuse to: so neither a `git gc` here nor one in a workspace can take an object that the other needs.
 
 use std::fs::{File, OpenOptions};
@@ -79,6 +79,11 @@ impl Mirror {
             source,
         };
         let _lock = lock(&path.with_extension("lock")).await?;
+        git.settle().await;
+        remove_leftovers(&path).map_err(|source| Error::Io {
+            path: path.clone(),
+            source,
+        })?;
         let repo = Repo {
             git_dir: path.clone(),
             user: None,
@@ -163,6 +168,26 @@ async fn init(git: &Git, repo: &Repo, format: &str, reader: Option<Ids>) -> Resu
             .map_err(git_error)?;
     }
     std::fs::write(path.join("panda-mirror"), b"1\n").map_err(io_error)
+}
+
+/// Removes what git leaves when it is killed: lock files and half packs. Nobody else works in the mirror while we hold it.
+fn remove_leftovers(path: &Path) -> std::io::Result<()> {
+    for dir in ["", "refs/panda/base", "objects/pack"] {
+        let dir = path.join(dir);
+        let listing = match std::fs::read_dir(&dir) {
+            Ok(listing) => listing,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        for entry in listing {
+            let file = entry?.path();
+            let name = file.file_name().unwrap_or_default().as_bytes();
+            if name.ends_with(b".lock") || name.starts_with(b"tmp_") {
+                std::fs::remove_file(file)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn exists(path: &Path) -> Result<bool, Error> {

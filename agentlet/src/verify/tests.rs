@@ -58,7 +58,7 @@ async fn restored_paths_are_those_of_the_base() {
         assert_eq!(meta.uid(), AGENT.uid);
     }
     let root = plain.tree();
-    workspaces.remove_extraction(plain).await.unwrap();
+    workspaces.remove_extraction(&key("task-a"), plain).await.unwrap();
     assert!(!root.exists());
     workspaces
         .remove_extractions(&key("task-a"), "run-1")
@@ -112,7 +112,7 @@ async fn extraction_replaces_what_a_crash_left() {
         .unwrap();
     fs::write(first.tree().join("left"), "x").unwrap();
     fs::create_dir(first.tree().join("locked")).unwrap();
-    fs::set_permissions(first.tree().join("locked"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(first.tree().join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
     let second = workspaces
         .extract(&key("task-a"), &snapshot, "tests", &[])
         .await

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::{Error, Held};
 use crate::git::Ids;
 
 /// Which folder it is, however it is named.
@@ -83,8 +83,19 @@ pub(crate) fn check_reachable(path: &Path, agent: Ids) -> Result<(), Error> {
     Ok(())
 }
 
+/// A lock file, locked. Unlocked expressly: a child that is about to be executed may share it for a moment.
+#[derive(Debug)]
+pub(crate) struct Owned(File);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // It is freed with the last descriptor at the latest.
+        drop(self.0.unlock());
+    }
+}
+
 /// The lock file at `path`, locked; `None` if another process has it.
-pub(crate) fn own(path: &Path) -> Result<Option<File>, Error> {
+pub(crate) fn own(path: &Path) -> Result<Option<Owned>, Error> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -93,7 +104,7 @@ pub(crate) fn own(path: &Path) -> Result<Option<File>, Error> {
         .open(path)
         .map_err(io_error("opening", path))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Owned(file))),
         Err(fs::TryLockError::WouldBlock) => Ok(None),
         Err(fs::TryLockError::Error(e)) => Err(io_error("locking", path)(e)),
     }
@@ -140,9 +151,9 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 /// Gives a tree that only we could reach so far to `agent`; its top last, so that nobody reaches in meanwhile.
-pub(crate) async fn give(root: &Path, agent: Ids) -> Result<(), Error> {
+pub(crate) async fn give(held: &Held, root: &Path, agent: Ids) -> Result<(), Error> {
     let owned = root.to_owned();
-    tokio::task::spawn_blocking(move || -> io::Result<()> {
+    blocking(held, move || -> io::Result<()> {
         let mut pending = vec![owned.clone()];
         while let Some(dir) = pending.pop() {
             for entry in fs::read_dir(&dir)? {
@@ -156,7 +167,21 @@ pub(crate) async fn give(root: &Path, agent: Ids) -> Result<(), Error> {
         std::os::unix::fs::lchown(&owned, Some(agent.uid), Some(agent.gid))
     })
     .await
+    .map_err(io_error("giving away", root))
+}
+
+/// Works on another thread, which keeps its share of the right to do so until it is done.
+pub(super) async fn blocking<T: Send + 'static>(
+    held: &Held,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let held = Held::clone(held);
+    tokio::task::spawn_blocking(move || {
+        let done = work();
+        drop(held);
+        done
+    })
+    .await
     .map_err(io::Error::other)
     .flatten()
-    .map_err(io_error("giving away", root))
 }

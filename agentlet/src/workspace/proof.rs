@@ -69,7 +69,7 @@ pub(super) async fn prove(git: &Git, config: &Config, workspace: &Workspace) -> 
     let mut read_only = Vec::new();
     if matches!(workspace.record.content, Content::Git { .. }) {
         prove_git(git, config, &tree).await?;
-        if let Some(git_dir) = &workspace.record.mirror {
+        if let (Some(git_dir), Some(_)) = (&workspace.record.mirror, config.agent) {
             read_only.push(
                 Mirror {
                     repo: Repo {

@@ -51,6 +51,13 @@ impl Record {
         self.task_uid == key.task_uid && self.rerun == key.rerun
     }
 
+    pub(crate) fn key(&self) -> Key {
+        Key {
+            task_uid: self.task_uid.clone(),
+            rerun: self.rerun,
+        }
+    }
+
     pub(crate) const fn identity(&self) -> Identity {
         self.root
     }

@@ -13,17 +13,17 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::Error;
-use super::disk::{Identity, io_error};
+use super::disk::{self, Identity, io_error};
+use super::{Error, Held};
 
 /// Empties the folder at `root`, if it is still the one expected.
-pub(super) async fn contents(root: &Path, expected: Identity) -> Result<(), Error> {
-    run(root, move |root| clear(&open_top(root, Some(expected))?)).await
+pub(super) async fn contents(held: &Held, root: &Path, expected: Identity) -> Result<(), Error> {
+    run(held, root, move |root| clear(&open_top(root, Some(expected))?)).await
 }
 
 /// Removes the folder at `root`, if it is still the one expected; something else there, or nothing, is left alone.
-pub(super) async fn owned(root: &Path, expected: Identity) -> Result<(), Error> {
-    run(root, move |root| {
+pub(super) async fn owned(held: &Held, root: &Path, expected: Identity) -> Result<(), Error> {
+    run(held, root, move |root| {
         let top = match open_top(root, Some(expected)) {
             Ok(top) => top,
             Err(e) if is_other(&e) => return Ok(()),
@@ -36,8 +36,8 @@ pub(super) async fn owned(root: &Path, expected: Identity) -> Result<(), Error> 
 }
 
 /// Removes the folder at `root`, which lies where only we can write; nothing there is fine.
-pub(crate) async fn tree(root: &Path) -> Result<(), Error> {
-    run(root, move |root| {
+pub(crate) async fn tree(held: &Held, root: &Path) -> Result<(), Error> {
+    run(held, root, move |root| {
         let top = match open_top(root, None) {
             Ok(top) => top,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -49,12 +49,14 @@ pub(crate) async fn tree(root: &Path) -> Result<(), Error> {
     .await
 }
 
-async fn run(root: &Path, work: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> Result<(), Error> {
+async fn run(
+    held: &Held,
+    root: &Path,
+    work: impl FnOnce(&Path) -> io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
     let owned = root.to_owned();
-    tokio::task::spawn_blocking(move || work(&owned))
+    disk::blocking(held, move || work(&owned))
         .await
-        .map_err(io::Error::other)
-        .flatten()
         .map_err(io_error("removing", root))
 }
 

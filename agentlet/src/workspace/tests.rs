@@ -1,3 +1,6 @@
+mod crash;
+mod folders;
+
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -49,7 +52,11 @@ async fn git_workspace_is_a_private_clone_of_the_committed_state() {
         "nothing of the user's changed"
     );
     let proof = workspaces.prove(&workspace).await.unwrap();
-    assert_eq!(proof.read_only().len(), 1);
+    assert_eq!(
+        proof.read_only().len(),
+        usize::from(is_root()),
+        "only what is borrowed"
+    );
 }
 
 #[tokio::test]
@@ -322,4 +329,60 @@ async fn release_follows_the_retain_policy() {
             .unwrap();
         assert_eq!(root.exists(), kept, "{retain:?} {succeeded}");
     }
+}
+
+#[tokio::test]
+async fn base_older_than_the_mirror_needs_nothing_new() {
+    let fixture = Fixture::new();
+    let workspaces = fixture.open().await;
+    fixture.prepare(&workspaces, "run-1").await;
+    let first = git(&fixture.repo(), &["rev-parse", "HEAD~1"]);
+    let content = Content::Git {
+        path: fixture.repo(),
+        reference: first.clone(),
+        branch: "panda/old".to_owned(),
+    };
+    let workspace = workspaces
+        .prepare(&key("task-b"), "run-2", &content, None)
+        .await
+        .unwrap();
+    assert_eq!(git(&workspace.tree(), &["rev-parse", "HEAD"]), first);
+    git(&workspace.tree(), &["fsck", "--strict"]);
+}
+
+#[tokio::test]
+async fn empty_shallow_and_sha256_repositories() {
+    let fixture = Fixture::new();
+    let workspaces = fixture.open().await;
+    let home = fixture.path().join("home");
+    git(&home, &["init", "-q", "unborn"]);
+    let source = format!("file://{}", fixture.repo().display());
+    git(&home, &["clone", "-q", "--depth=1", &source, "shallow"]);
+    for (name, expected) in [("unborn", "HEAD"), ("shallow", "shallow")] {
+        let content = Content::Git {
+            path: home.join(name),
+            reference: String::new(),
+            branch: "panda/x".to_owned(),
+        };
+        let error = workspaces
+            .prepare(&key(name), "run-1", &content, None)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    git(&home, &["init", "-q", "--object-format=sha256", "modern"]);
+    git(
+        &home.join("modern"),
+        &["commit", "-q", "--allow-empty", "-m", "one"],
+    );
+    let content = Content::Git {
+        path: home.join("modern"),
+        reference: String::new(),
+        branch: "panda/x".to_owned(),
+    };
+    let workspace = workspaces
+        .prepare(&key("modern"), "run-1", &content, None)
+        .await
+        .unwrap();
+    assert_eq!(workspace.base_commit().unwrap().len(), 64);
 }

@@ -106,7 +106,7 @@ impl Shape {
         }
     }
 
-    /// Checks types, removes nulls and unknown fields.
+    /// Checks types, removes unknown fields and those that are null.
     pub(crate) fn walk(&self, value: &mut Value, path: &Path<'_>, found: &mut Findings) {
         match (self, &mut *value) {
             (Self::Any, _) | (Self::Bool, Value::Bool(_)) | (Self::Number, Value::Number(_)) => {}
@@ -138,7 +138,7 @@ impl Shape {
                 }
             }
             (Self::Map(item), Value::Object(entries)) => {
-                entries.retain(|_, v| !v.is_null());
+                // A null field is an absent one, but a null value in a map is a value that its author did not mean.
                 for (key, value) in entries.iter_mut() {
                     item.walk(value, &path.key(key), found);
                 }

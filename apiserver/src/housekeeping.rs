@@ -113,3 +113,69 @@ impl Housekeeping {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use panda_api::ObjectReference;
+    use panda_api::meta::{Clock, ObjectMeta, RandomIds};
+    use panda_store::Memory;
+
+    use super::*;
+    use crate::registry::Sealer;
+
+    #[derive(Debug, Default)]
+    struct Hours(AtomicI64);
+
+    impl Clock for Hours {
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::from_second(1_800_000_000 + self.0.load(Ordering::Relaxed) * 3600).unwrap()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[tokio::test]
+    async fn events_go_a_day_after_they_were_last_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let sealer = Sealer::open(&dir.path().join("key")).unwrap();
+        let clock = Arc::new(Hours::default());
+        let store = Arc::new(Memory::new("test"));
+        let registry = Registry::new(store, sealer, Arc::<Hours>::clone(&clock), Arc::new(RandomIds));
+        registry.bootstrap().await.unwrap();
+        let event = |name: &str, last: Option<Time>| Event {
+            metadata: ObjectMeta::namespaced("default", name),
+            involved_object: ObjectReference {
+                kind: "Task".to_owned(),
+                name: "t".to_owned(),
+                namespace: "default".to_owned(),
+                ..ObjectReference::default()
+            },
+            last_timestamp: last,
+            ..Event::default()
+        };
+        registry.create_as(&event("once", None)).await.unwrap();
+        clock.0.store(10, Ordering::Relaxed);
+        registry.create_as(&event("later", None)).await.unwrap();
+        let seen_again = Time(clock.now());
+        registry
+            .modify_as::<Event>("default", "once", crate::registry::Part::Spec, move |event| {
+                event.last_timestamp = Some(seen_again);
+                true
+            })
+            .await
+            .unwrap();
+        let housekeeping = Housekeeping {
+            registry,
+            event_ttl: Duration::from_secs(24 * 3600),
+        };
+        for (hours, gone) in [(25, 0), (34, 0), (35, 2), (36, 0)] {
+            clock.0.store(hours, Ordering::Relaxed);
+            assert_eq!(housekeeping.sweep().await.unwrap(), gone, "after {hours} h");
+        }
+    }
+}

@@ -1,13 +1,13 @@
 //! Objects over the store: the in-process API that the REST endpoints and the agentlet service share.
 //!
-//! Everything is written through [`Registry::transact`] (see `write`), where an object is checked, completed and
+//! Everything is written through [`Registry::transact`] (see `write`, `plan`), where an object is checked, completed and
 //! serialised; everything read comes as the stored bytes, never serialised anew. Kinds are handled alike, as JSON
 //! values; what single kinds do differently is in `strategy`, and what their types say comes from
 //! [`panda_api::scheme`].
 //!
 //! | module | holds |
 //! |---|---|
-//! | `write` | transactions, plans, dry runs |
+//! | `write`, `plan` | transactions; what one write comes to |
 //! | `read` | get, list, continue tokens |
 //! | `filter` | label and field selectors over stored bytes |
 //! | `meta`, `strategy` | rules for metadata, rules of single kinds |
@@ -19,6 +19,7 @@ mod error;
 mod filter;
 mod kinds;
 pub(crate) mod meta;
+mod plan;
 mod read;
 mod seal;
 mod strategy;

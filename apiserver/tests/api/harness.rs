@@ -190,6 +190,7 @@ impl Client {
     /// A connection that offers these protocols.
     pub(crate) async fn connect_with(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
         let mut tls = (*self.tls).clone();
         tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();

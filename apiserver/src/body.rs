@@ -69,16 +69,8 @@ pub(crate) fn decode(
 
 /// One YAML document, by the rules of manifests: duplicate keys, alias bombs and a second document are refused.
 fn yaml(bytes: &[u8]) -> Result<Value, Failure> {
-    let mut read = manifest::read("body", bytes);
-    if let Some(error) = read.errors.iter().next() {
-        return Err(Failure::bad_request(format!(
-            "the body is not YAML of one object: {error}"
-        )));
-    }
-    match (read.documents.pop(), read.documents.is_empty()) {
-        (Some(document), true) => Ok(document.object),
-        _ => Err(Failure::bad_request("the body must be one YAML document")),
-    }
+    manifest::read_value("body", bytes)
+        .map_err(|errors| Failure::bad_request(format!("the body is not YAML of one object: {errors}")))
 }
 
 #[cfg(test)]
@@ -109,8 +101,11 @@ mod tests {
         let read = |text: &str| decode(text.as_bytes(), Encoding::Yaml, None);
         assert_eq!(read(good).unwrap().value["data"]["no"], "no");
         let twice = "apiVersion: v1\nkind: ConfigMap\ndata: {k: a, k: b}\n";
-        for bad in ["a: [", "a: 1", twice, &format!("{good}---\n{good}")] {
+        for bad in ["a: [", "", twice, &format!("{good}---\n{good}")] {
             assert_eq!(read(bad).unwrap_err().status().code, 400, "{bad}");
         }
+        // A list is no object of any kind; only files are taken apart.
+        let list = read("apiVersion: v1\nkind: List\nitems: [[]]\n").unwrap().value;
+        assert_eq!(list["kind"], "List");
     }
 }

@@ -171,10 +171,8 @@ fn feed(
 
 #[cfg(test)]
 mod tests {
-    use panda_rpc::v1::agentlet_client::AgentletClient;
-
     use super::*;
-    use crate::session::Connector as _;
+    use crate::session::client_of;
     use crate::testing::FakeServer;
 
     #[tokio::test]
@@ -182,8 +180,8 @@ mod tests {
         let server = FakeServer::start().await;
         let dir = tempfile::tempdir().unwrap();
         let (tx, mut client) = watch::channel(None);
-        let channel = server.connect().await.unwrap();
-        tx.send(Some(AgentletClient::new(channel))).unwrap();
+        let client_now = client_of(&server).await;
+        tx.send(Some(client_now)).unwrap();
         for content in [Vec::new(), b"short".to_vec(), vec![9; 2 * CHUNK + 1]] {
             let path = dir.path().join(content.len().to_string());
             std::fs::write(&path, &content).unwrap();
@@ -204,8 +202,8 @@ mod tests {
     async fn file_that_is_gone_is_an_error() {
         let server = FakeServer::start().await;
         let (tx, mut client) = watch::channel(None);
-        let channel = server.connect().await.unwrap();
-        tx.send(Some(AgentletClient::new(channel))).unwrap();
+        let client_now = client_of(&server).await;
+        tx.send(Some(client_now)).unwrap();
         let file = BlobFile {
             path: "/nonexistent/x".into(),
             blob: BlobRef::default(),

@@ -6,6 +6,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`artifact`] | what is taken out of a workspace: snapshots and outputs |
+//! | [`config`] | what an agentlet is told about its device |
+//! | [`service`] | the agentlet as a whole: `build`, `run` |
+//! | [`hidden`] | subcommands of the processes that the agentlet starts |
 //! | [`boot`] | the clock of grants, and the identity of this boot |
 //! | [`driver`] | how agents are talked to, and how the end of a turn is judged |
 //! | [`git`] | the only place that starts git |
@@ -18,18 +21,25 @@
 //! | [`workspace`] | where an agent works: folders, private clones, the proof before start |
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
+//! | `logship`, `blobship` | output and files on their way to the server |
+//! | `detect`, `device_status` | what the device says about itself and its agents |
 
 pub mod artifact;
 mod blobship;
 pub mod boot;
+pub mod config;
 mod daemon;
+mod detect;
+mod device_status;
 pub mod driver;
 pub mod git;
+pub mod hidden;
 mod logship;
 pub mod outbox;
 pub mod process;
 pub mod publish;
 mod runner;
+pub mod service;
 pub mod session;
 pub mod supervisor;
 #[cfg(test)]
@@ -37,4 +47,6 @@ mod testing;
 pub mod verify;
 pub mod workspace;
 
-pub use daemon::Shutdown;
+pub use config::Config;
+pub use daemon::{Error, Shutdown};
+pub use service::{Agentlet, BuildError, Deps, build};

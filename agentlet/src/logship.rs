@@ -189,10 +189,8 @@ pub(crate) async fn connected(client: &mut watch::Receiver<Option<Client>>) -> O
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use panda_rpc::v1::agentlet_client::AgentletClient;
-
     use super::*;
-    use crate::session::Connector as _;
+    use crate::session::client_of;
     use crate::testing::FakeServer;
 
     /// A log in memory whose first bytes may be gone.
@@ -235,8 +233,8 @@ mod tests {
     #[tokio::test]
     async fn lost_bytes_are_named_as_a_gap() {
         let server = FakeServer::start().await;
-        let channel = server.connect().await.unwrap();
-        let (_client, client) = watch::channel(Some(AgentletClient::new(channel)));
+        let client_now = client_of(&server).await;
+        let (_client, client) = watch::channel(Some(client_now));
         let (_done, complete) = watch::channel(true);
         let fence = Fence {
             run_uid: "r1".into(),
@@ -277,8 +275,8 @@ mod tests {
             complete,
         };
         let task = tokio::spawn(ship.run());
-        let channel = server.connect().await.unwrap();
-        client_tx.send(Some(AgentletClient::new(channel))).unwrap();
+        let client_now = client_of(&server).await;
+        client_tx.send(Some(client_now)).unwrap();
         let all = 3 * CHUNK + 5;
         let arrived =
             |s: &crate::testing::State| (s.logs.get(&key("stderr")).map(Vec::len) == Some(all)).then_some(());

@@ -332,7 +332,7 @@ impl Outbox {
                     Err(error) => Err(result.err().unwrap_or_else(|| error.clone())),
                 };
                 // The caller may have gone; what is committed stays committed.
-                let _ = reply.send(answer);
+                drop(reply.send(answer));
             });
             (ok, finish)
         });

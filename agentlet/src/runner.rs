@@ -1,3 +1,133 @@
-//! One run's life on the device.
+//! One run's life on the device, from the acknowledged start to the last byte handed over.
+//!
+//! A worker goes through stages, each written to the run's folder before it begins and each safe to do again: a kill at
+//! any point costs time, never a result, and never starts an agent twice (the supervisor's journal sees to that).
+//!
+//! | module | idea |
+//! |---|---|
+//! | `mail` | what dispatcher and worker tell each other |
+//! | `record` | what the run's folder remembers |
+//! | `worker` | the stages, and what interrupts them |
+//! | `job` | one supervised job: start or adopt, steer, follow |
+//! | `prepare` | workspace and job of the agent |
+//! | `work` | the agent's job, and what is reported of it |
+//! | `collect` | what came out |
+//! | `checks` | the platform's own checks |
+//! | `finish` | hand over, publish, report the end |
+//! | `logs` | the run's log in one stream |
 
+mod checks;
+mod collect;
+mod finish;
+mod job;
+mod logs;
 pub(crate) mod mail;
+mod prepare;
+mod record;
+mod work;
+mod worker;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use panda_api::meta::{Clock, IdSource};
+use panda_api::{Retain, Run};
+use panda_sandbox::User;
+use tokio::sync::watch;
+
+use crate::boot::Boot;
+use crate::config::Config;
+use crate::outbox::Outbox;
+use crate::session::Client;
+use crate::workspace::{Key, Workspaces};
+pub(crate) use job::chain;
+use mail::{Events, Runs, Stored, Wish};
+use record::Folder;
+use worker::Worker;
+
+/// What all workers share.
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) config: Arc<Config>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) boot: Arc<dyn Boot>,
+    pub(crate) outbox: Outbox,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) client: watch::Receiver<Option<Client>>,
+    /// Program and arguments up to the hidden `supervise`.
+    pub(crate) supervise: Vec<OsString>,
+    /// Program and arguments of the floor's helper stage.
+    pub(crate) helper: Vec<String>,
+    /// User that agents run as.
+    pub(crate) user: Option<User>,
+}
+
+impl Env {
+    fn runs(&self) -> PathBuf {
+        self.config.data_dir.join("runs")
+    }
+}
+
+/// Workers over the folders of [`Env`].
+#[derive(Clone, Debug)]
+pub(crate) struct Workers(pub(crate) Arc<Env>);
+
+impl Runs for Workers {
+    fn stored(&self) -> io::Result<Vec<Stored>> {
+        let stored = record::all(&self.0.runs())?.into_iter().map(|record| Stored {
+            run: Arc::new(record.run),
+            store_uid: record.store_uid,
+            shipped_to: record.shipped_to,
+        });
+        Ok(stored.collect())
+    }
+
+    fn work(&self, wish: watch::Receiver<Wish>, events: Events) -> BoxFuture<'static, ()> {
+        let env = Arc::clone(&self.0);
+        Box::pin(async move { Worker::new(env, wish, events).run().await })
+    }
+
+    fn forget(&self, run: &Run) -> BoxFuture<'static, ()> {
+        let (env, run) = (Arc::clone(&self.0), run.clone());
+        Box::pin(async move { forget(&env, &run).await })
+    }
+}
+
+/// The workspace that a run works in.
+fn key(run: &Run) -> Key {
+    Key {
+        task_uid: run.spec.task_ref.uid.clone(),
+        rerun: run.spec.rerun,
+    }
+}
+
+async fn forget(env: &Env, run: &Run) {
+    let (uid, key) = (&run.metadata.uid, key(run));
+    if let Err(error) = env.workspaces.forget(&key, uid).await {
+        tracing::warn!(run = uid, %error, "results of a run that is gone could not be removed");
+    }
+    let folder = Folder::new(&env.runs(), uid);
+    if let Err(error) = std::fs::remove_dir_all(folder.path())
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(run = uid, %error, "folder of a run that is gone could not be removed");
+    }
+    let retain = run
+        .spec
+        .workspace
+        .as_ref()
+        .and_then(|w| w.retain)
+        .unwrap_or_default();
+    let others = record::all(&env.runs()).unwrap_or_default();
+    let used = others.iter().any(|other| self::key(&other.run) == key);
+    if retain != Retain::Always && !used {
+        // Lent to a run that is not in the folders: it stays, and that is said.
+        if let Err(error) = env.workspaces.discard(&key).await {
+            tracing::warn!(run = uid, %error, "workspace of a task that is gone could not be removed");
+        }
+    }
+}

@@ -6,36 +6,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use hyper_util::rt::TokioIo;
 use panda_api::meta::IdSource;
+use panda_client::connector::{self, Connector};
 use panda_rpc::v1::agentlet_client::AgentletClient;
 use panda_rpc::v1::{DeviceMessage, ServerMessage, device_message};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 /// Messages on their way to the server; the dispatcher keeps fewer reports than this in flight.
 pub(crate) const LINK_QUEUE: usize = 128;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which nothing is answered for as long as both together is dead.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 /// Pauses between failed tries double from the first to the last of these.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// A session that lived this long was a good one: the next is made at once.
 const GOOD: Duration = Duration::from_secs(1);
 /// Largest message from the server: a snapshot holds every run of the device.
 const MAX_MESSAGE: usize = 64 << 20;
-
-/// Why no connection could be made.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot reach the server: {0}")]
-pub struct ConnectError(pub String);
-
-/// Makes connections to the server.
-pub trait Connector: Send + Sync + std::fmt::Debug + 'static {
-    /// A fresh, connected channel.
-    fn connect(&self) -> BoxFuture<'_, Result<Channel, ConnectError>>;
-}
 
 /// Client of the service while a session is open, for logs and blobs.
 pub(crate) type Client = AgentletClient<Channel>;
@@ -90,7 +82,7 @@ impl Session {
                 clean = self.once() => clean,
                 () = token.cancelled() => break,
             };
-            let _ = self.client.send_replace(None);
+            drop(self.client.send_replace(None));
             if clean || opened.elapsed() >= GOOD {
                 pause = BACKOFF.0;
             }
@@ -108,7 +100,7 @@ impl Session {
 
     /// One connection and one session. True when the server ended it in good order.
     async fn once(&self) -> bool {
-        let channel = match tokio::time::timeout(CONNECT_TIMEOUT, self.connector.connect()).await {
+        let channel = match tokio::time::timeout(CONNECT_TIMEOUT, channel(&self.connector)).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no connection to the server");
@@ -135,7 +127,7 @@ impl Session {
             }
         };
         // A dispatcher that is gone needs no news.
-        let _ = self.events.send(SessionEvent::Closed).await;
+        drop(self.events.send(SessionEvent::Closed).await);
         clean
     }
 
@@ -174,4 +166,26 @@ impl Session {
         let part = u32::from(self.ids.uuid().as_bytes()[0]);
         pause / 2 + pause * part / 512
     }
+}
+
+/// One HTTP/2 connection over a byte stream of `connector`.
+pub(crate) async fn channel(connector: &Arc<dyn Connector>) -> Result<Channel, tonic::transport::Error> {
+    let connector = Arc::clone(connector);
+    // The address only fills the `:authority` of requests: the connector knows where to go.
+    Endpoint::from_static("http://agentlet.panda.dev")
+        .http2_keep_alive_interval(KEEPALIVE.0)
+        .keep_alive_timeout(KEEPALIVE.1)
+        .keep_alive_while_idle(true)
+        .connect_with_connector(tower::service_fn(move |_| {
+            let connector = Arc::clone(&connector);
+            async move { Ok::<_, connector::Error>(TokioIo::new(connector.connect().await?)) }
+        }))
+        .await
+}
+
+/// A client of its own, as while a session is open.
+#[cfg(test)]
+pub(crate) async fn client_of(server: &crate::testing::FakeServer) -> Client {
+    let connector: Arc<dyn Connector> = Arc::new(server.clone());
+    Client::new(channel(&connector).await.expect("the test's server listens"))
 }

@@ -1,4 +1,4 @@
-//! A small server that plays the control plane's side of the service, for tests.
+//! A small server that plays the control plane's side of the service, for tests. Integration tests include this file.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use panda_api::Run;
+use panda_client::connector::{Connector, Error, Io};
 use panda_rpc::report::RunReport;
 use panda_rpc::v1::agentlet_server::{Agentlet, AgentletServer};
 use panda_rpc::v1::*;
 use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
-
-use crate::session::{ConnectError, Connector};
 
 /// What the server does with reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,14 +112,14 @@ impl State {
 #[derive(Clone, Debug)]
 pub(crate) struct FakeServer {
     state: Arc<Mutex<State>>,
-    address: String,
+    address: std::net::SocketAddr,
 }
 
 impl FakeServer {
     pub(crate) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Self {
-            address: format!("http://{}", listener.local_addr().unwrap()),
+            address: listener.local_addr().unwrap(),
             state: Arc::new(Mutex::new(State {
                 store_uid: "store-a".into(),
                 revision: 1,
@@ -221,13 +221,15 @@ impl State {
 }
 
 impl Connector for FakeServer {
-    fn connect(&self) -> BoxFuture<'_, Result<Channel, ConnectError>> {
+    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Io>, Error>> {
         Box::pin(async {
-            Endpoint::from_shared(self.address.clone())
-                .unwrap()
-                .connect()
-                .await
-                .map_err(|e| ConnectError(e.to_string()))
+            match TcpStream::connect(self.address).await {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Io>),
+                Err(source) => Err(Error::Connect {
+                    target: self.address.to_string(),
+                    source,
+                }),
+            }
         })
     }
 }

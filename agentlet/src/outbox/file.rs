@@ -115,7 +115,7 @@ fn commit(conn: &Connection, jobs: Vec<Job>) -> (Result<(), Error>, Vec<Finish>)
     };
     if outcome.is_err() && !conn.is_autocommit() {
         // After a failed ROLLBACK every later BEGIN fails too, and says so.
-        let _ = conn.execute_batch("ROLLBACK");
+        drop(conn.execute_batch("ROLLBACK"));
     }
     (outcome, finishes)
 }

@@ -1,21 +1,13 @@
 //! What the dispatcher and a run's worker tell each other.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use panda_api::Run;
 use panda_rpc::v1::Fence;
 use tokio::sync::{mpsc, watch};
 
-/// Leave to work until a point of this boot's time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// Boot under which `deadline` counts.
-    pub(crate) boot_id: String,
-    /// On `CLOCK_BOOTTIME`.
-    pub(crate) deadline: Duration,
-}
+pub(crate) use crate::supervisor::Grant;
 
 /// Everything that the dispatcher wants of a worker: level-triggered, so that nothing queues up behind a busy worker.
 #[derive(Clone, Debug)]

@@ -68,10 +68,8 @@ pub struct Status {
 pub struct Progress {
     /// Last entry of the journal.
     pub seq: u64,
-    /// Bytes of standard output.
-    pub stdout: u64,
-    /// Bytes of standard error.
-    pub stderr: u64,
+    /// Bytes of the log.
+    pub log: u64,
     /// Bytes of events.
     pub events: u64,
 }

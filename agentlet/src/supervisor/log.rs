@@ -37,24 +37,21 @@ impl Default for Caps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stream {
-    /// Standard output, as it came.
-    Stdout,
-    /// Standard error, as it came, and that of the commands before the run.
-    Stderr,
+    /// Both outputs, also of the commands before the run, as records of [`panda_api::logline`].
+    Log,
     /// What the driver understood: one JSON object a line.
     Events,
 }
 
 impl Stream {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Stdout, Self::Stderr, Self::Events];
+    pub const ALL: [Self; 2] = [Self::Log, Self::Events];
 
-    /// `stdout`, `stderr` or `events`.
+    /// `log` or `events`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
+            Self::Log => "log",
             Self::Events => "events",
         }
     }

@@ -13,6 +13,7 @@ use panda_agentlet::supervisor::{
     DisconnectRule, Entry, Grant, Handle, JobFence, JobSpec, JournalReader, Limits, Outcome, Program, Record,
     RunFolder, boot_id,
 };
+use panda_api::logline::{self, Origin};
 use panda_api::meta::{IdSource, RandomIds};
 use panda_sandbox::User;
 
@@ -228,7 +229,16 @@ impl Job {
     }
 
     pub(crate) fn stdout(&self) -> String {
-        String::from_utf8_lossy(&self.log(Stream::Stdout)).into_owned()
+        let mut out = Vec::new();
+        for line in self.log(Stream::Log).split_inclusive(|b| *b == b'\n') {
+            if let Some(record) = logline::parse(line)
+                && record.origin == Origin::Stdout
+            {
+                out.extend_from_slice(record.bytes);
+                out.extend_from_slice(if record.partial { b"" } else { b"\n" });
+            }
+        }
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     /// Waits until standard output holds a text.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bytes::{Buf, Bytes};
 use panda_api::Usage;
+use panda_api::logline::{Origin, encode};
 use panda_api::meta::{Clock, SystemClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -29,6 +30,7 @@ pub(super) struct Io {
     seen: Progress,
     stdout: Source,
     stderr: Source,
+    log: LogWriter,
     events: LogWriter,
     stdin: Option<pipe::Sender>,
     pending: VecDeque<Bytes>,
@@ -41,17 +43,17 @@ pub(super) struct Io {
 }
 
 struct Source {
+    origin: Origin,
     pipe: Option<pipe::Receiver>,
-    log: LogWriter,
     tail: Tail,
     buffer: Vec<u8>,
 }
 
 impl Source {
-    fn new(dir: &Path, stream: Stream, caps: Caps) -> Self {
+    fn new(origin: Origin) -> Self {
         Self {
+            origin,
             pipe: None,
-            log: LogWriter::new(dir, stream, caps),
             tail: Tail::default(),
             buffer: vec![0; 32 << 10],
         }
@@ -67,13 +69,25 @@ impl Source {
     }
 
     /// Keeps what was read; says whether the disk failed for the first time.
-    fn keep(&mut self, n: usize) -> io::Result<()> {
+    fn keep(&mut self, n: usize, log: &mut LogWriter, now: jiff::Timestamp) -> io::Result<()> {
         if n == 0 {
             self.pipe = None;
             return Ok(());
         }
-        self.tail.push(&self.buffer[..n]);
-        self.log.append(&self.buffer[..n])
+        let bytes = &self.buffer[..n];
+        self.tail.push(bytes);
+        let mut records = Vec::with_capacity(n + 64);
+        for line in bytes.split_inclusive(|b| *b == b'\n') {
+            let whole = line.strip_suffix(b"\n");
+            encode(
+                &mut records,
+                now,
+                self.origin,
+                whole.is_none(),
+                whole.unwrap_or(line),
+            );
+        }
+        log.append(&records)
     }
 }
 
@@ -84,8 +98,9 @@ impl Io {
             clock: SystemClock,
             progress,
             seen: Progress::default(),
-            stdout: Source::new(dir, Stream::Stdout, caps),
-            stderr: Source::new(dir, Stream::Stderr, caps),
+            stdout: Source::new(Origin::Stdout),
+            stderr: Source::new(Origin::Stderr),
+            log: LogWriter::new(dir, Stream::Log, caps),
             events: LogWriter::new(dir, Stream::Events, caps),
             stdin: None,
             pending: VecDeque::new(),
@@ -105,8 +120,7 @@ impl Io {
     }
 
     fn tell(&mut self) {
-        self.seen.stdout = self.stdout.log.end();
-        self.seen.stderr = self.stderr.log.end();
+        self.seen.log = self.log.end();
         self.seen.events = self.events.end();
         self.progress.send_replace(self.seen);
     }
@@ -144,7 +158,7 @@ impl Io {
     }
 
     fn take_stdout(&mut self, n: usize) {
-        let kept = self.stdout.keep(n);
+        let kept = self.stdout.keep(n, &mut self.log, self.clock.now());
         self.heard |= n > 0;
         let outputs = match &mut self.driver {
             Some(driver) if n > 0 => driver.stdout(&self.stdout.buffer[..n]),
@@ -154,7 +168,7 @@ impl Io {
     }
 
     fn take_stderr(&mut self, n: usize) {
-        let kept = self.stderr.keep(n);
+        let kept = self.stderr.keep(n, &mut self.log, self.clock.now());
         self.heard |= n > 0;
         let outputs = match &mut self.driver {
             Some(driver) if n > 0 => driver.stderr(&self.stderr.buffer[..n]),
@@ -279,7 +293,7 @@ impl Io {
     pub(super) fn finish(&mut self, end: &TurnEnd) -> TurnOutcome {
         let rest = self.driver.as_mut().map_or_else(Vec::new, |d| d.end_of_output());
         self.apply(rest);
-        for log in [&self.stdout.log, &self.stderr.log, &self.events] {
+        for log in [&self.log, &self.events] {
             if let Err(e) = log.sync() {
                 tracing::warn!(error = %e, "log not durable");
             }

@@ -27,7 +27,7 @@ fn read_all(reader: &LogReader, step: usize) -> Vec<(u64, Chunk)> {
 #[test]
 fn a_stream_that_does_not_exist_is_empty() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = LogReader::new(&dir.path().join("none"), Stream::Stdout);
+    let reader = LogReader::new(&dir.path().join("none"), Stream::Log);
     assert_eq!(reader.read(0, 10).unwrap(), Chunk::End);
     assert_eq!(reader.end().unwrap(), 0);
 }
@@ -35,30 +35,30 @@ fn a_stream_that_does_not_exist_is_empty() {
 #[test]
 fn streams_in_one_folder_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
-    LogWriter::new(dir.path(), Stream::Stdout, SMALL)
+    LogWriter::new(dir.path(), Stream::Log, SMALL)
         .append(b"out")
         .unwrap();
-    LogWriter::new(dir.path(), Stream::Stderr, SMALL)
+    LogWriter::new(dir.path(), Stream::Events, SMALL)
         .append(b"err")
         .unwrap();
     let read = |stream| LogReader::new(dir.path(), stream).read(0, 99).unwrap();
-    assert_eq!(read(Stream::Stdout), Chunk::Data(b"out".to_vec()));
-    assert_eq!(read(Stream::Stderr), Chunk::Data(b"err".to_vec()));
+    assert_eq!(read(Stream::Log), Chunk::Data(b"out".to_vec()));
+    assert_eq!(read(Stream::Events), Chunk::Data(b"err".to_vec()));
 }
 
 #[test]
 fn what_cannot_be_written_is_a_gap_and_one_error() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = LogWriter::new(dir.path(), Stream::Stdout, SMALL);
+    let mut writer = LogWriter::new(dir.path(), Stream::Log, SMALL);
     writer.append(b"0123456789").unwrap();
     // The next file's name is taken, so it cannot be made.
-    let block = file_path(dir.path(), Stream::Stdout, 10);
+    let block = file_path(dir.path(), Stream::Log, 10);
     fs::create_dir(&block).unwrap();
     assert!(writer.append(b"lost").is_err());
     fs::remove_dir(&block).unwrap();
     writer.append(b"kept").unwrap();
     assert_eq!(writer.end(), 18);
-    let reader = LogReader::new(dir.path(), Stream::Stdout);
+    let reader = LogReader::new(dir.path(), Stream::Log);
     assert_eq!(reader.read(10, 99).unwrap(), Chunk::Gap { to: 14 });
     assert_eq!(reader.read(14, 99).unwrap(), Chunk::Data(b"kept".to_vec()));
 }
@@ -72,8 +72,8 @@ proptest! {
         step in 1_usize..50,
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = LogWriter::new(dir.path(), Stream::Stdout, SMALL);
-        let reader = LogReader::new(dir.path(), Stream::Stdout);
+        let mut writer = LogWriter::new(dir.path(), Stream::Log, SMALL);
+        let reader = LogReader::new(dir.path(), Stream::Log);
         let mut all = Vec::new();
         for piece in &pieces {
             writer.append(piece).unwrap();

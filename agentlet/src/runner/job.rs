@@ -1,0 +1,260 @@
+//! One supervised job: started or adopted, steered by what is wished, followed to its end.
+
+use std::io;
+use std::time::Duration;
+
+use panda_api::{FailureReason, RunPhase};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::mail::Grant;
+use super::record::Stage;
+use super::worker::{Halt, Worker, failed, objection};
+use crate::supervisor::{Adopted, Entry, Handle, HandleError, Outcome, RunFolder};
+
+/// Entries of a journal that may wait for the worker.
+const ENTRIES: usize = 64;
+/// Supervisors that may end without having started anything.
+const TRIES: u32 = 3;
+/// Between reports of progress.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Whose job it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Agent,
+    Check,
+}
+
+/// What a supervisor was told already.
+#[derive(Debug, Default)]
+struct Told {
+    grant: Option<Grant>,
+    paused: bool,
+    stopped: bool,
+}
+
+impl Worker {
+    /// Sees a job to its end, from wherever it is. The agent's journal is reported on the way.
+    ///
+    /// When something interrupts it, its tree is ended first and the interruption is in the record or the error.
+    pub(super) async fn attend(&mut self, job: &RunFolder, kind: Kind) -> Result<Outcome, Halt> {
+        let mut tries = 0;
+        loop {
+            match Handle::adopt(job).await.map_err(io::Error::other)? {
+                Adopted::Running(handle) => self.follow(&handle, kind).await?,
+                Adopted::Ended(outcome) | Adopted::Crashed(outcome) => {
+                    self.replay(job, kind).await?;
+                    return Ok(*outcome);
+                }
+                Adopted::NeverStarted => {
+                    let started = match self.may_start(tries, job).await {
+                        Ok(grant) => self.launch(job, &grant),
+                        Err(halt) => Err(halt),
+                    };
+                    match started {
+                        Ok(handle) => {
+                            tries += 1;
+                            self.follow(&handle, kind).await?;
+                        }
+                        Err(halt) => {
+                            if !matches!(halt, Halt::Trouble(_)) {
+                                job.forbid().map_err(io::Error::other)?;
+                            }
+                            return Err(halt);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn may_start(&mut self, tries: u32, job: &RunFolder) -> Result<Grant, Halt> {
+        if let Some(halt) = objection(&self.wish.borrow()) {
+            return Err(halt);
+        }
+        if let Some(ending) = self.record.ending.clone() {
+            return Err(Halt::End(ending));
+        }
+        if tries >= TRIES {
+            let said = std::fs::read_to_string(job.supervisor_log()).unwrap_or_default();
+            let said = said.lines().last().unwrap_or("nothing");
+            let message =
+                format!("the supervisor ended {tries} times before it started anything; it said: {said}");
+            return Err(Halt::End(failed(FailureReason::Internal, message)));
+        }
+        self.granted().await
+    }
+
+    fn launch(&self, job: &RunFolder, grant: &Grant) -> Result<Handle, Halt> {
+        job.write_grant(grant).map_err(io::Error::other)?;
+        Handle::spawn(&self.env.supervise, job).map_err(|error| match error {
+            HandleError::Spawn { .. } => Halt::End(failed(FailureReason::Internal, chain(&error))),
+            other => Halt::Trouble(io::Error::other(other)),
+        })
+    }
+
+    /// Until the supervisor has ended.
+    async fn follow(&mut self, handle: &Handle, kind: Kind) -> Result<(), Halt> {
+        let (tx, mut entries) = mpsc::channel(ENTRIES);
+        let mut tail = handle.tail(1);
+        let mut tailing = JoinSet::new();
+        tailing.spawn(async move {
+            while let Ok(Some(entry)) = tail.next().await {
+                if tx.send(entry).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut told = Told::default();
+        let mut gone = false;
+        let mut wish = self.wish.clone();
+        let mut next_progress = Instant::now() + PROGRESS;
+        loop {
+            gone |= self.steer(handle, &mut told).await;
+            let wake = self.wake(next_progress);
+            tokio::select! {
+                entry = entries.recv() => match entry {
+                    Some(entry) => self.on_entry(entry, kind).await?,
+                    None => break,
+                },
+                Ok(()) = wish.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+            if Instant::now() >= next_progress {
+                next_progress = Instant::now() + PROGRESS;
+                if kind == Kind::Agent {
+                    self.report_progress().await;
+                }
+            }
+        }
+        if gone { Err(Halt::Gone) } else { Ok(()) }
+    }
+
+    /// When to look again without being called: for progress, or because the grant is over.
+    fn wake(&self, next_progress: Instant) -> Instant {
+        let now = self.env.boot.boottime();
+        let over = self.kill_deadline().filter(|deadline| *deadline > now);
+        over.map_or(next_progress, |deadline| {
+            next_progress.min(Instant::now() + (deadline - now) + Duration::from_millis(1))
+        })
+    }
+
+    /// Tells the supervisor what it does not know yet. True when nobody wants the run any more.
+    async fn steer(&mut self, handle: &Handle, told: &mut Told) -> bool {
+        self.take_grant();
+        if told.grant != self.grant
+            && let Some(grant) = self.grant.clone()
+        {
+            told.grant = Some(grant.clone());
+            answered(handle.grant(grant).await);
+        }
+        let (halt, pause) = {
+            let wish = self.wish.borrow();
+            (objection(&wish), wish.run.spec.pause == Some(true))
+        };
+        let gone = matches!(halt, Some(Halt::Gone));
+        if let Some(Halt::End(ending)) = halt {
+            self.record.ending.get_or_insert(ending);
+        }
+        let over = self
+            .kill_deadline()
+            .is_some_and(|deadline| self.env.boot.boottime() >= deadline);
+        if over {
+            self.record.ending.get_or_insert(failed(
+                FailureReason::DeviceLost,
+                "the control plane was out of reach for longer than the run may go on without it",
+            ));
+        }
+        if !told.stopped && (gone || self.record.ending.is_some()) {
+            told.stopped = true;
+            let (reason, message) = match &self.record.ending {
+                Some(ending) => (ending.failure.reason, ending.failure.message.as_str()),
+                None => (FailureReason::Cancelled, "the run is gone"),
+            };
+            answered(handle.stop(reason, message).await);
+        }
+        if told.paused != pause && !told.stopped {
+            told.paused = pause;
+            answered(if pause {
+                handle.pause().await
+            } else {
+                handle.resume().await
+            });
+        }
+        gone
+    }
+
+    /// Entries that were written while nobody followed.
+    async fn replay(&mut self, job: &RunFolder, kind: Kind) -> Result<(), Halt> {
+        let entries = crate::supervisor::JournalReader::open(&job.journal()).read()?;
+        for entry in entries {
+            self.on_entry(entry, kind).await?;
+        }
+        Ok(())
+    }
+
+    async fn on_entry(&mut self, entry: Entry, kind: Kind) -> Result<(), Halt> {
+        match kind {
+            Kind::Agent => self.on_agent(entry).await,
+            Kind::Check => Ok(()),
+        }
+    }
+
+    /// Ends a job, whatever it is doing, without caring for what came of it.
+    pub(super) async fn put_down(&self, job: &RunFolder) -> Result<(), Halt> {
+        if !job.spec_path().exists() {
+            return Ok(());
+        }
+        match Handle::adopt(job).await.map_err(io::Error::other)? {
+            Adopted::NeverStarted => job.forbid().map_err(|e| Halt::Trouble(io::Error::other(e))),
+            Adopted::Ended(_) | Adopted::Crashed(_) => Ok(()),
+            Adopted::Running(handle) => {
+                answered(handle.stop(FailureReason::Cancelled, "the run is gone").await);
+                let mut tail = handle.tail(1);
+                while tail.next().await?.is_some() {}
+                Ok(())
+            }
+        }
+    }
+
+    /// The run is not wanted by anybody: everything of it is ended, nothing is reported.
+    pub(super) async fn abandon(mut self) {
+        self.shipper.abort_all();
+        let mut jobs = vec![RunFolder::at(&self.folder.agent())];
+        jobs.extend((0..self.record.run.spec.verify.len()).map(|n| RunFolder::at(&self.folder.check(n))));
+        for job in &jobs {
+            while let Err(error) = self.put_down(job).await {
+                tracing::warn!(
+                    run = self.uid(),
+                    ?error,
+                    "job of a run that is gone does not end yet"
+                );
+                tokio::time::sleep(PROGRESS).await;
+            }
+        }
+        if self.record.stage < Stage::Finished {
+            self.release(RunPhase::Cancelled).await;
+        }
+    }
+}
+
+/// A supervisor that does not answer has ended or will: its journal says what became of the job.
+fn answered<T>(answer: Result<T, HandleError>) {
+    if let Err(error) = answer {
+        tracing::debug!(%error, "supervisor not told");
+    }
+}
+
+/// An error and what caused it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,12 @@
+//! Runs from binding to report: a scripted server, real supervisors, a real agent program.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod harness;
+#[path = "../../src/testing.rs"]
+#[expect(dead_code, unreachable_pub, reason = "shared with the unit tests")]
+mod testing;
+
+mod end;
+mod git;
+mod restart;

@@ -10,6 +10,7 @@
 //! | `worker` | the stages, and what interrupts them |
 //! | `job` | one supervised job: start or adopt, steer, follow |
 //! | `prepare` | workspace and job of the agent |
+//! | `home` | files of the manifest, written into the run's HOME |
 //! | `work` | the agent's job, and what is reported of it |
 //! | `collect` | what came out |
 //! | `checks` | the platform's own checks |
@@ -19,6 +20,7 @@
 mod checks;
 mod collect;
 mod finish;
+mod home;
 mod job;
 mod logs;
 pub(crate) mod mail;

@@ -1,11 +1,11 @@
 //! Workspace and job of the agent, made before anything is started.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
-use panda_api::{FailureReason, NetworkMode, SandboxProfile};
+use panda_api::{AgentSpec, FailureReason, NetworkMode, SandboxProfile};
 
+use super::home;
 use super::job::chain;
 use super::record::{Folder, Record, Stage};
 use super::worker::{Halt, Worker, failed};
@@ -154,47 +154,55 @@ impl Worker {
 
     fn agent_spec(&self, workspace: &Workspace) -> Result<JobSpec, Halt> {
         let run = &self.record.run;
-        let Rendered {
-            argv,
-            env,
-            files,
-            pre_run,
-            driver,
-            stop,
-        } = render::render(run, workspace.tree().as_path(), &workspace.home())
-            .map_err(|error| Halt::End(failed(error.reason(), chain(&error))))?;
-        let _ = files;
-        let supervision = run.spec.supervision.clone().unwrap_or_default();
-        let usual = Limits::default();
-        let or = |wanted: Option<panda_api::meta::Duration>, usual| wanted.map_or(usual, |d| d.get());
-        let mut all = self.base_env(&workspace.home(), &workspace.tmp());
-        all.extend(env);
+        let spec = &run.spec;
+        let (tree, home) = (workspace.tree(), workspace.home());
+        let rendered = self.render(&tree, &home, workspace.resumed());
+        let rendered = rendered.map_err(|error| {
+            // Another candidate may do.
+            let message = format!("Agent {}: {}", spec.agent.name, chain(&error));
+            Halt::End(failed(FailureReason::AgentNotFound, message))
+        })?;
+        home::fill(&home, &rendered.folders, &rendered.files, self.env.user)
+            .map_err(|e| Halt::End(failed(FailureReason::WorkspaceFailed, chain(&e))))?;
+        let attempt = spec.attempt_timeout.as_ref().map(panda_api::meta::Duration::get);
         Ok(JobSpec {
             program: Program {
-                argv,
-                env: all,
-                cwd: workspace.tree(),
-                home: workspace.home(),
+                argv: rendered.argv,
+                env: rendered.env,
+                cwd: tree.clone(),
+                home: home.clone(),
                 user: self.env.user,
                 user_is_exclusive: false,
                 hidden: self.env.config.all_hidden(),
-                visible: vec![
-                    workspace.tree(),
-                    workspace.home(),
-                    workspace.tmp(),
-                    self.env.config.mirrors_dir(),
-                ],
+                visible: vec![tree, home, workspace.tmp(), self.env.config.mirrors_dir()],
             },
-            pre_run,
-            driver,
-            limits: Limits {
-                first_output: or(supervision.first_output, usual.first_output),
-                silence: or(supervision.silence, usual.silence),
-                attempt: or(run.spec.attempt_timeout.clone(), usual.attempt),
-            },
-            stop,
+            pre_run: rendered.pre_run,
+            driver: rendered.driver,
+            limits: render::limits(spec.supervision.as_ref(), attempt),
+            stop: rendered.stop,
             starts: Some(self.env.config.data_dir.join("starts.jsonl")),
             ..self.base_spec()
+        })
+    }
+
+    fn render(&self, tree: &Path, home: &Path, resumed: bool) -> Result<Rendered, render::Error> {
+        let run = &self.record.run;
+        let none = AgentSpec::default();
+        let agent = run.spec.agent_spec.as_ref().unwrap_or(&none);
+        render::render(&render::Input {
+            agent,
+            driver: render::choose_driver(agent)?,
+            prompt: &run.spec.prompt,
+            model: &run.spec.agent.model,
+            // A session lives in the HOME of the attempt that made it.
+            session: if resumed { &run.spec.resume_session } else { "" },
+            workspace: tree,
+            home,
+            run: &run.metadata.name,
+            task: &run.spec.task_ref.name,
+            path: &self.env.config.path,
+            env: &run.spec.env,
+            limits: &[],
         })
     }
 }

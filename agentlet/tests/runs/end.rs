@@ -45,7 +45,7 @@ async fn success_brings_outputs_and_log() {
     assert_eq!(end.sandbox.unwrap().floor, "Full");
     assert!(end.usage.unwrap().wall_clock.is_some() && end.start_time.is_some());
     device.says(&uid, Origin::System, "run ended: succeeded").await;
-    assert_eq!(device.log(&uid, Origin::Stdout), "working\ndone\n");
+    assert_eq!(device.log(&uid, Origin::Stdout), "working\nwrote out.txt\ndone\n");
     assert_eq!(device.log(&uid, Origin::Stderr), "hm\n");
     assert!(
         device
@@ -117,9 +117,9 @@ async fn pause_freezes_and_thaws() {
     let uid = device.give(device.a_run(&["--say", "up", "--hang"]));
     device.says(&uid, Origin::Stdout, "up").await;
     device.server.change(&uid, |run| run.spec.pause = Some(true));
-    device.reported(&uid, RunPhase::Paused).await;
-    device.server.change(&uid, |run| run.spec.pause = None);
     use RunPhase::{Paused, Preparing, Running};
+    device.reported(&uid, Paused).await;
+    device.server.change(&uid, |run| run.spec.pause = None);
     let phases = [Preparing, Running, Paused, Running];
     device
         .server

@@ -289,7 +289,8 @@ impl Drop for Device {
                 && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw)
                 && pid != rustix::process::getpid()
             {
-                drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+                // It may have ended by itself.
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
             }
         }
     }

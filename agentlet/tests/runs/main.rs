@@ -4,7 +4,7 @@
 
 mod harness;
 #[path = "../../src/testing.rs"]
-#[expect(dead_code, unreachable_pub, reason = "shared with the unit tests")]
+#[expect(dead_code, reason = "shared with the unit tests")]
 mod testing;
 
 mod end;

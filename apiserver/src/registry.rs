@@ -138,7 +138,7 @@ impl Registry {
     /// # Errors
     /// When the store fails.
     pub async fn bootstrap(&self) -> Result<(), Error> {
-        for name in ["default", "panda-system"] {
+        for name in strategy::NAMESPACES {
             let object = json!({"metadata": {"name": name}});
             match self
                 .create(scheme::of::<Namespace>(), "", object, &WriteOptions::default())

@@ -62,6 +62,7 @@ impl Registry {
                 preconditions,
             } => {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
+                strategy::guard_deletion(kind, name)?;
                 preconditions.check(kind, &old)?;
                 self.plan_delete(kind, entry, old)
             }

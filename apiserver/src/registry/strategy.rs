@@ -10,6 +10,9 @@ use super::{Error, Kind, kinds, meta};
 /// The finalizer that keeps a namespace until it is empty.
 const NAMESPACE_FINALIZER: &str = "kubernetes";
 
+/// The namespaces that are always there.
+pub(super) const NAMESPACES: [&str; 2] = ["default", "panda-system"];
+
 /// Completes a new object that has passed validation.
 pub(super) fn complete(kind: Kind, object: &mut Value) -> Result<(), Error> {
     if kinds::is_namespace(kind) {
@@ -43,6 +46,19 @@ pub(super) fn guard(kind: Kind, part: Part, old: &Value, new: &mut Value) -> Res
             let causes = vec![cause("FieldValueForbidden", "spec.deviceName", text)];
             return Err(Error::invalid(kind, meta::text(old, "name"), causes));
         }
+    }
+    Ok(())
+}
+
+/// Refuses to delete what the system cannot be without.
+pub(super) fn guard_deletion(kind: Kind, name: &str) -> Result<(), Error> {
+    if kinds::is_namespace(kind) && NAMESPACES.contains(&name) {
+        return Err(Error::Forbidden {
+            resource: kinds::resource(kind),
+            name: name.to_owned(),
+            detail: "this namespace may not be deleted".to_owned(),
+            causes: Vec::new(),
+        });
     }
     Ok(())
 }

@@ -127,5 +127,9 @@ async fn a_namespace_goes_through_terminating_and_takes_nothing_new() {
         .await
         .expect(200);
     admin.get("/api/v1/namespaces/web").await.refused(404, "NotFound");
+    admin
+        .delete("/api/v1/namespaces/default")
+        .await
+        .refused(403, "Forbidden");
     server.stop().await;
 }

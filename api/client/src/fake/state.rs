@@ -29,7 +29,6 @@ pub(super) struct Entry {
     pub(super) deleted: bool,
 }
 
-#[derive(Default)]
 pub(super) struct State {
     pub(super) objects: BTreeMap<Key, Arc<Value>>,
     pub(super) revision: u64,
@@ -47,6 +46,25 @@ pub(super) struct State {
     pub(super) faults: Vec<Fault>,
     pub(super) seen: Vec<Seen>,
     pub(super) post_handlers: BTreeMap<(String, String), PostHandler>,
+}
+
+impl Default for State {
+    /// Versions start at 1, because 0 means "any" on the wire.
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            revision: 1,
+            log: Vec::new(),
+            history: Vec::new(),
+            compacted: 0,
+            snapshots: BTreeMap::new(),
+            lag: Duration::ZERO,
+            epoch: 0,
+            faults: Vec::new(),
+            seen: Vec::new(),
+            post_handlers: BTreeMap::new(),
+        }
+    }
 }
 
 pub(super) fn key(info: &KindInfo, namespace: &str, name: &str) -> Key {

@@ -95,7 +95,7 @@ async fn dry_run_stores_nothing() {
     };
     tasks(&server).create(&task("a"), &params).await.unwrap();
     assert!(server.list::<Task>().is_empty());
-    assert_eq!(server.revision(), 0);
+    assert_eq!(server.revision(), 1);
 }
 
 #[tokio::test]

@@ -176,7 +176,8 @@ impl<K: Object> Watcher<K> {
                 return Err(error);
             }
         };
-        if page.metadata.resource_version.is_empty() {
+        // A watch from "0" would begin with the current objects, in no order that it could be taken up from.
+        if matches!(page.metadata.resource_version.as_str(), "" | "0") {
             return Err(Error::Request(format!(
                 "the list of {} has no resourceVersion to watch from",
                 self.api.resource()

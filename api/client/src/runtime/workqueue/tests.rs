@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// What the contract says, as plainly as possible.
 #[derive(Default)]
 struct Model {
-    now: u64,
+    now: Duration,
     closed: bool,
     draining: bool,
     /// Keys waiting, in order; a key in work may wait only in `again`.
@@ -49,7 +49,7 @@ struct Model {
     again: Vec<u8>,
     in_work: Vec<u8>,
     /// (due, order of addition, key)
-    delayed: Vec<(u64, usize, u8)>,
+    delayed: Vec<(Duration, usize, u8)>,
     additions: usize,
     failures: BTreeMap<u8, u32>,
 }
@@ -69,7 +69,7 @@ impl Model {
         }
     }
 
-    fn add_at(&mut self, key: u8, at: u64) {
+    fn add_at(&mut self, key: u8, at: Duration) {
         if self.closed || self.draining || self.delayed.iter().any(|(due, _, k)| *k == key && *due <= at) {
             return;
         }
@@ -128,7 +128,7 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 if ms == 0 {
                     model.add(key);
                 } else {
-                    model.add_at(key, model.now + ms);
+                    model.add_at(key, model.now + Duration::from_millis(ms));
                 }
             }
             Op::Backoff(key) => {
@@ -138,9 +138,7 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 let delay = queue.add_backoff(key);
                 prop_assert!(delay >= whole / 2 && delay <= whole);
                 prop_assert_eq!(queue.failures(&key), *failures);
-                // tokio's clock ticks in milliseconds; the model rounds up with it.
-                let ms = u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap();
-                model.add_at(key, model.now + ms);
+                model.add_at(key, model.now + delay);
             }
             Op::Forget(key) => {
                 queue.forget(&key);
@@ -160,7 +158,7 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
             }
             Op::Advance(ms) => {
                 tokio::time::advance(Duration::from_millis(ms)).await;
-                model.now += ms;
+                model.now += Duration::from_millis(ms);
             }
             Op::Drain => {
                 let done = queue.drain().now_or_never().is_some();
@@ -183,7 +181,7 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
         model.done(key);
     }
     tokio::time::advance(Duration::from_secs(100)).await;
-    model.now += 100_000;
+    model.now += Duration::from_secs(100);
     loop {
         let (got, wanted) = (queue.get().now_or_never().flatten(), model.get());
         prop_assert_eq!(got.as_ref().map(|i| *i.key()), wanted);
@@ -204,7 +202,7 @@ fn in_virtual_time<F: Future>(work: F) -> F::Output {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn does_what_the_model_does(

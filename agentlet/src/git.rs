@@ -8,8 +8,12 @@
 
 mod call;
 pub mod mirror;
+mod running;
 pub mod source;
 pub(crate) mod transfer;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -108,7 +112,7 @@ pub struct Git {
     program: PathBuf,
     timeout: Duration,
     max_output: u64,
-    abandoned: call::Abandoned,
+    abandoned: running::Abandoned,
 }
 
 impl Git {
@@ -119,7 +123,7 @@ impl Git {
             program,
             timeout,
             max_output,
-            abandoned: call::Abandoned::default(),
+            abandoned: running::Abandoned::default(),
         }
     }
 

@@ -14,7 +14,9 @@
 //! ([`crate::artifact`]) reads it through folder handles, and git is given bytes over a pipe.
 
 pub(crate) mod clone;
+mod config;
 pub(crate) mod disk;
+mod error;
 mod proof;
 mod record;
 pub(crate) mod remove;
@@ -27,82 +29,21 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
-use panda_api::meta::Clock;
-use panda_api::v1alpha1::{FailureReason, RefusalReason, Retain};
+use panda_api::v1alpha1::Retain;
 use serde::{Deserialize, Serialize};
 
+use crate::git::Git;
 use crate::git::mirror::Mirror;
 use crate::git::source::{Source, is_ref_name};
-use crate::git::{self, Git, Ids};
 
+pub use config::{Config, Limits};
+pub use error::Error;
 pub use proof::LaunchProof;
 use record::{Claim, Record, Records, Stage};
 
 /// How many folder names are tried for one Task and rerun.
 const MAX_CANDIDATES: u32 = 16;
-
-/// Where workspaces live and what they may cost.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Records, snapshots and results; no agent can write here.
-    pub state_dir: PathBuf,
-    /// Mirrors; agents read their objects.
-    pub mirrors_dir: PathBuf,
-    /// Folders that agents work in.
-    pub work_dir: PathBuf,
-    /// Folders whose repositories may be used.
-    pub workspace_roots: Vec<PathBuf>,
-    /// The git program, an absolute path.
-    pub git: PathBuf,
-    /// The user that agents run as; `None`: the same as ours.
-    pub agent: Option<Ids>,
-    /// Bounds.
-    pub limits: Limits,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-}
-
-/// Bounds of workspaces and of what is taken out of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Deadline of one git call.
-    pub git_timeout: Duration,
-    /// Bytes that one git call may print into memory.
-    pub git_output: u64,
-    /// Bytes of one transfer between repositories.
-    pub transfer_bytes: u64,
-    /// Files in a snapshot.
-    pub files: u64,
-    /// Bytes of one file in a snapshot.
-    pub file_bytes: u64,
-    /// Bytes of a snapshot.
-    pub total_bytes: u64,
-    /// Folders inside one another.
-    pub depth: usize,
-    /// Bytes of a patch, and of a bundle.
-    pub patch_bytes: u64,
-    /// Bytes of one declared output.
-    pub output_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        const MIB: u64 = 1 << 20;
-        Self {
-            git_timeout: Duration::from_secs(600),
-            git_output: 256 * MIB,
-            transfer_bytes: 16 * 1024 * MIB,
-            files: 500_000,
-            file_bytes: 512 * MIB,
-            total_bytes: 16 * 1024 * MIB,
-            depth: 200,
-            patch_bytes: 512 * MIB,
-            output_bytes: 256 * MIB,
-        }
-    }
-}
 
 /// Whose workspace it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -149,127 +90,6 @@ impl TreeEmpty {
     #[must_use]
     pub fn run_uid(&self) -> &str {
         &self.run_uid
-    }
-}
-
-/// Why a workspace cannot be had.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A parameter that cannot name a folder or branch.
-    #[error("{field} {value:?} cannot be used: {why}")]
-    Invalid {
-        /// Which.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong.
-        why: &'static str,
-    },
-    /// Another agentlet works in the same folder.
-    #[error("another agentlet uses {}; give each its own data folder", path.display())]
-    InUse {
-        /// The state folder.
-        path: PathBuf,
-    },
-    /// Agents would not reach their folder.
-    #[error("uid {uid} cannot reach {}: {} is closed to it; choose another folder or `chmod o+x` that one", path.display(), closed.display())]
-    Unreachable {
-        /// The folder.
-        path: PathBuf,
-        /// The ancestor.
-        closed: PathBuf,
-        /// The agents' uid.
-        uid: u32,
-    },
-    /// Lent to another Run.
-    #[error("the workspace is lent to run {by}; its processes must be proved ended first")]
-    Held {
-        /// Uid of that Run.
-        by: String,
-    },
-    /// Not lent to this Run.
-    #[error("no workspace is lent to run {run_uid}")]
-    NotLent {
-        /// Uid of the Run.
-        run_uid: String,
-    },
-    /// Every name is taken by something that is not ours.
-    #[error("every name for this workspace under {} is taken by something that is not registered as ours; move those folders away", work_dir.display())]
-    NoFreeName {
-        /// Where.
-        work_dir: PathBuf,
-    },
-    /// The proof before start failed.
-    #[error("the workspace is not where it should be: {detail}")]
-    ProofFailed {
-        /// What was found.
-        detail: String,
-    },
-    /// The user's repository cannot be used.
-    #[error(transparent)]
-    Source(#[from] git::source::Error),
-    /// The mirror cannot be used.
-    #[error(transparent)]
-    Mirror(#[from] git::mirror::Error),
-    /// Git failed in the workspace.
-    #[error("git failed while the workspace was made")]
-    Git(#[from] git::Error),
-    /// A file or folder of ours.
-    #[error("{what} {} failed", path.display())]
-    Io {
-        /// What was done.
-        what: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Error {
-    /// The reason that a Run fails with.
-    #[must_use]
-    pub fn reason(&self) -> FailureReason {
-        let full = match self {
-            Self::Git(e)
-            | Self::Mirror(git::mirror::Error::Git { source: e, .. })
-            | Self::Source(git::source::Error::Git { source: e, .. }) => e.is_disk_full(),
-            Self::Mirror(git::mirror::Error::Io { source, .. }) | Self::Io { source, .. } => {
-                source.kind() == std::io::ErrorKind::StorageFull
-            }
-            _ => false,
-        };
-        if full {
-            FailureReason::DiskFull
-        } else {
-            FailureReason::WorkspaceFailed
-        }
-    }
-
-    /// The word for `status.unschedulable`, when this device can never serve the request as it stands.
-    #[must_use]
-    pub fn refusal(&self) -> Option<RefusalReason> {
-        match self {
-            Self::Source(git::source::Error::RootDenied { .. } | git::source::Error::Owner { .. }) => {
-                Some(RefusalReason::WorkspaceRootDenied)
-            }
-            Self::Source(git::source::Error::Absent { .. }) => Some(RefusalReason::RepositoryAbsent),
-            _ => None,
-        }
-    }
-
-    /// Whether the same call may succeed later on this device.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Held { .. } | Self::Io { .. } | Self::Mirror(git::mirror::Error::Io { .. }) => true,
-            Self::Git(e)
-            | Self::Mirror(git::mirror::Error::Git { source: e, .. })
-            | Self::Source(git::source::Error::Git { source: e, .. }) => e.is_retryable(),
-            _ => false,
-        }
     }
 }
 

@@ -386,3 +386,14 @@ async fn empty_shallow_and_sha256_repositories() {
         .unwrap();
     assert_eq!(workspace.base_commit().unwrap().len(), 64);
 }
+
+#[tokio::test]
+async fn clone_for_an_agent_that_runs_as_ourselves_does_not_need_the_mirror() {
+    let fixture = Fixture::with_agent(None);
+    let workspaces = fixture.open().await;
+    let workspace = fixture.prepare(&workspaces, "run-1").await;
+    assert!(workspaces.prove(&workspace).await.unwrap().read_only().is_empty());
+    fs::rename(fixture.path().join("mirrors"), fixture.path().join("away")).unwrap();
+    git(&workspace.tree(), &["fsck", "--strict"]);
+    assert_eq!(git(&workspace.tree(), &["log", "--format=%s"]), "two\none");
+}

@@ -5,11 +5,13 @@
 //! environment, and the uid where it belongs to one run alone. "Ended" means that all of these find nothing.
 
 mod cgroup;
+mod report;
 mod run;
 mod scan;
 mod tree;
 
 pub use cgroup::Cgroup;
+pub use report::{device_sandbox, run_sandbox};
 pub(crate) use run::DRAIN;
 pub use run::{Finished, Request, RunError, run};
 pub use scan::{Proc, stat};

@@ -280,7 +280,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The next entry. None after [`Record::Ended`], or when the supervisor is gone without one: then
+    /// The next entry; can be dropped while waiting and called again. None after [`Record::Ended`], or when the supervisor is gone without one: then
     /// [`Handle::adopt`] says what became of the run.
     ///
     /// # Errors

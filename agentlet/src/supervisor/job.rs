@@ -95,10 +95,12 @@ async fn supervise(folder: &RunFolder) -> Result<(), Error> {
         orders,
         followed,
     ));
-    let job = Job::new(folder, spec, lock, journal, orders_rx, progress)?;
-    job.run().await?;
+    let mut job = Job::new(folder, spec, lock, journal, orders_rx, progress)?;
+    let done = job.run().await;
+    // When even the journal cannot be written, the tree still ends whole; the agentlet finds a crash and says so.
+    job.tree.kill().await;
     server.shutdown().await;
-    Ok(())
+    done
 }
 
 /// An agentlet that looks into the folder holds the lock for a moment: what is not started yet waits for it.
@@ -173,7 +175,7 @@ impl Job {
         })
     }
 
-    async fn run(mut self) -> Result<(), Error> {
+    async fn run(&mut self) -> Result<(), Error> {
         let mut driver = match driver::build(&self.spec.driver) {
             Ok(driver) => driver,
             Err(e) => {
@@ -265,9 +267,9 @@ impl Job {
         // Orders that came meanwhile: a stop before the start is no start.
         yield_now().await;
         while let Ok(order) = self.orders.try_recv() {
-            self.obey(order)?;
+            self.obey(order);
         }
-        self.ask_grant()?;
+        self.ask_grant();
         if let Some(ours) = self.ours.clone() {
             return Ok(Err(ours));
         }
@@ -309,17 +311,17 @@ impl Job {
         let mut tick = interval(self.watch.interval());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut exit = None;
-        self.settle_freeze()?;
+        self.settle_freeze();
         while self.ours.is_none() && exit.is_none() {
             tokio::select! {
                 ended = self.tree.exited() => exit = Some(ended),
                 () = self.io.step() => {
                     if self.io.heard() && self.watch.output(self.now()) {
-                        self.io.record(Record::FirstOutput)?;
+                        self.io.note(Record::FirstOutput);
                     }
                 }
-                Some(order) = self.orders.recv() => self.obey(order)?,
-                _ = tick.tick() => self.look()?,
+                Some(order) = self.orders.recv() => self.obey(order),
+                _ = tick.tick() => self.look(),
             }
         }
         let killed = self.end().await?;
@@ -359,7 +361,7 @@ impl Job {
     }
 
     /// One look at the tree, the watchdogs and the grant.
-    fn look(&mut self) -> Result<(), Error> {
+    fn look(&mut self) {
         let now = self.now();
         if !self.watch.is_frozen() {
             let sample: Sample = self.tree.sample();
@@ -367,14 +369,14 @@ impl Job {
         }
         if let Some(expired) = self.watch.expired(now) {
             let failed = failure::of_watchdog(expired, &self.spec.limits, &self.io);
-            self.stop(failed)?;
+            self.stop(failed);
         }
         self.ask_grant()
     }
 
-    fn ask_grant(&mut self) -> Result<(), Error> {
+    fn ask_grant(&mut self) {
         let Some(grant) = &self.grant else {
-            return Ok(());
+            return;
         };
         match grant.verdict(self.spec.on_disconnect, boottime(), &self.boot_id) {
             Verdict::Go => self.set_pause(None, Some(false)),
@@ -390,21 +392,23 @@ impl Job {
         }
     }
 
-    fn obey(&mut self, (command, answer): Order) -> Result<(), Error> {
+    fn obey(&mut self, (command, answer): Order) {
         match command {
-            Command::Stop { reason, message } => self.stop(failure(reason, message))?,
-            Command::Pause => self.set_pause(Some(true), None)?,
-            Command::Resume => self.set_pause(Some(false), None)?,
+            Command::Stop { reason, message } => self.stop(failure(reason, message)),
+            Command::Pause => self.set_pause(Some(true), None),
+            Command::Resume => self.set_pause(Some(false), None),
             Command::Grant(grant) => {
-                self.folder.write_grant(&grant)?;
+                // Enforced from memory; the file is for an agentlet that starts anew.
+                if let Err(e) = self.folder.write_grant(&grant) {
+                    tracing::warn!(error = %e, "grant not written");
+                }
                 self.grant = Some(grant);
-                self.ask_grant()?;
+                self.ask_grant();
             }
             Command::Status => {}
         }
         // Whoever asked may have gone.
         drop(answer.send(self.status()));
-        Ok(())
     }
 
     fn status(&self) -> Status {
@@ -416,17 +420,17 @@ impl Job {
         }
     }
 
-    fn set_pause(&mut self, asked: Option<bool>, grant: Option<bool>) -> Result<(), Error> {
+    fn set_pause(&mut self, asked: Option<bool>, grant: Option<bool>) {
         self.pause_asked = asked.unwrap_or(self.pause_asked);
         self.pause_grant = grant.unwrap_or(self.pause_grant);
-        self.settle_freeze()
+        self.settle_freeze();
     }
 
     /// Makes the tree what it should be, once there is one.
-    fn settle_freeze(&mut self) -> Result<(), Error> {
+    fn settle_freeze(&mut self) {
         let wanted = self.pause_asked || self.pause_grant;
         if wanted == self.watch.is_frozen() || self.tree.main().is_none() {
-            return Ok(());
+            return;
         }
         self.tree.freeze(wanted);
         let now = self.now();
@@ -437,30 +441,28 @@ impl Job {
             } else {
                 "the grant ended"
             };
-            self.io.record(Record::Paused { why: why.into() })
+            self.io.note(Record::Paused { why: why.into() });
         } else {
             self.watch.thaw(now);
-            self.io.record(Record::Resumed)
+            self.io.note(Record::Resumed);
         }
-        .map_err(Error::from)
     }
 
     /// The first reason counts.
-    fn stop(&mut self, failed: Failure) -> Result<(), Error> {
+    fn stop(&mut self, failed: Failure) {
         if self.ours.is_some() {
-            return Ok(());
+            return;
         }
-        self.io.record(Record::StopRequested {
+        self.io.note(Record::StopRequested {
             reason: failed.reason,
             message: failed.message.clone(),
-        })?;
+        });
         self.ours = Some(failed);
-        Ok(())
     }
 
     /// Nothing is left: judges, writes the last record.
     async fn finish(
-        mut self,
+        &mut self,
         failed: Option<Failure>,
         exit: Option<Exit>,
         killed: bool,
@@ -469,7 +471,7 @@ impl Job {
         self.tree.kill().await;
         let worked = self.watch.worked(self.now());
         if let Some(exit) = exit {
-            self.io.record(Record::Exited { exit })?;
+            self.io.note(Record::Exited { exit });
         }
         let end = TurnEnd {
             exit: exit.unwrap_or_default(),

@@ -3,6 +3,7 @@
 
 mod adopt;
 mod bytes;
+mod commands;
 mod ends;
 mod floor;
 mod harness;

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-fn agent(spec: serde_json::Value) -> AgentSpec {
+fn agent(spec: Value) -> AgentSpec {
     serde_json::from_value(spec).unwrap()
 }
 
@@ -193,7 +193,8 @@ fn mistakes_are_told_with_their_place() {
         change(&mut agent);
         render(&input(&agent)).unwrap_err().to_string()
     };
-    let cases: [(fn(&mut AgentSpec), &str); 9] = [
+    type Change = fn(&mut AgentSpec);
+    let cases: [(Change, &str); 9] = [
         (
             |a| a.drivers[1].command.push("{{nonsense}}".into()),
             "drivers[].command[6]: unknown placeholder {{nonsense}}",
@@ -217,7 +218,7 @@ fn mistakes_are_told_with_their_place() {
             "files[0].mode: must be an octal number",
         ),
         (
-            |a| drop(a.exit_codes.insert("x".into(), FailureReason::Killed)),
+            |a| a.exit_codes.extend([("x".to_owned(), FailureReason::Killed)]),
             "exitCodes.x: the key must be a number",
         ),
         (

@@ -144,7 +144,7 @@ fn a_rule_that_is_no_regular_expression_is_refused_with_its_place() {
 fn reset_times_are_read_in_every_form() {
     let now = Time::from("2026-11-30T20:00:00Z".parse::<jiff::Timestamp>().unwrap());
     let at = |value: Value| {
-        let time = reset_time(&serde_json::json!({"t": value}), "t", Some(now.clone()));
+        let time = reset_time(&serde_json::json!({"t": value}), "t", Some(now));
         time.map(|t| t.to_string())
     };
     let same = Some("2026-11-30T20:30:00Z".to_owned());

@@ -119,6 +119,13 @@ impl Io {
         Ok(())
     }
 
+    /// Records what nothing hangs on: on a full disk the run goes on without it.
+    pub(super) fn note(&mut self, record: Record) {
+        if let Err(e) = self.record(record) {
+            tracing::warn!(error = %e, "journal not written");
+        }
+    }
+
     fn tell(&mut self) {
         self.seen.log = self.log.end();
         self.seen.events = self.events.end();
@@ -190,8 +197,7 @@ impl Io {
             reason: "LogLost".into(),
             message: format!("output cannot be kept and is passed over: {error}"),
         };
-        // On a full disk the journal may fail as well; the run goes on.
-        drop(self.record(record));
+        self.note(record);
     }
 
     fn wrote(&mut self, n: Option<usize>) {
@@ -238,13 +244,13 @@ impl Io {
         match event {
             AgentEvent::Session { id } if *id != self.session => {
                 self.session.clone_from(id);
-                drop(self.record(Record::Session { id: id.clone() }));
+                self.note(Record::Session { id: id.clone() });
             }
             AgentEvent::Usage { usage } => {
                 self.usage = usage.clone();
                 if self.usage_noted.is_none_or(|then| then.elapsed() >= USAGE_PACE) {
                     self.usage_noted = Some(Instant::now());
-                    drop(self.record(Record::Usage { usage: usage.clone() }));
+                    self.note(Record::Usage { usage: usage.clone() });
                 }
             }
             AgentEvent::Text { .. }

@@ -246,14 +246,13 @@ async fn lost_acknowledgements_are_answered_by_the_same_number() {
     server.state().answer = Answer::Ack;
     server.hang_up();
     reported(&server, "r1", RunPhase::Running).await;
+    device.stop().await;
     let state = server.state();
     let first = state.arrived[0].clone();
     let repeats = state.arrived.iter().filter(|a| **a == first).count();
     assert!(repeats >= 2, "{:?}", state.arrived);
     let counted = state.reports.iter().filter(|r| r.0 == first.0).count();
     assert_eq!(counted, 1);
-    drop(state);
-    device.stop().await;
 }
 
 #[tokio::test]

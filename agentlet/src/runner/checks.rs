@@ -226,7 +226,7 @@ fn plain_log(job: &RunFolder, path: &Path) -> io::Result<String> {
     let reader = LogReader::new(&job.logs(), Stream::Log);
     let mut out = BufWriter::new(File::create(path)?);
     let mut tail = Vec::new();
-    let (mut offset, mut line) = (0, Vec::new());
+    let (mut offset, mut line, mut torn) = (0, Vec::new(), false);
     let mut put = |bytes: &[u8]| {
         tail.extend_from_slice(bytes);
         let excess = tail.len().saturating_sub(TAIL * 2);
@@ -242,18 +242,21 @@ fn plain_log(job: &RunFolder, path: &Path) -> io::Result<String> {
                     if !piece.ends_with(b"\n") {
                         continue;
                     }
-                    if let Some(record) = logline::parse(&line) {
+                    // What follows a gap begins in the middle of a record.
+                    if let Some(record) = logline::parse(&line).filter(|_| !torn) {
                         put(record.bytes)?;
                         if !record.partial {
                             put(b"\n")?;
                         }
                     }
                     line.clear();
+                    torn = false;
                 }
             }
             Chunk::Gap { to } => {
                 put(format!("\n[{} bytes are not kept]\n", to - offset).as_bytes())?;
                 offset = to;
+                torn = true;
                 line.clear();
             }
             Chunk::End => break,

@@ -121,15 +121,11 @@ async fn failed_publication_is_tried_again_when_asked() {
     std::fs::rename(&repo, &away).unwrap();
     word(&device, &uid, "", 1);
     let failed = |s: &crate::testing::State| {
-        let states = s
-            .reports
-            .iter()
-            .filter(|r| r.1 == uid)
-            .filter_map(|r| r.2.publish.as_ref());
+        let of_run = s.reports.iter().filter(|r| r.1 == uid);
+        let mut states = of_run.filter_map(|r| r.2.publish.as_ref());
         states
-            .filter(|p| p.state == "Failed" && p.try_number == 1)
-            .next()
-            .map(|_| ())
+            .any(|p| p.state == "Failed" && p.try_number == 1)
+            .then_some(())
     };
     device.server.until("a failed publication", failed).await;
     std::fs::rename(&away, &repo).unwrap();

@@ -229,6 +229,10 @@ impl Job {
     }
 
     pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout_bytes()).into_owned()
+    }
+
+    pub(crate) fn stdout_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for line in self.log(Stream::Log).split_inclusive(|b| *b == b'\n') {
             if let Some(record) = logline::parse(line)
@@ -238,7 +242,7 @@ impl Job {
                 out.extend_from_slice(if record.partial { b"" } else { b"\n" });
             }
         }
-        String::from_utf8_lossy(&out).into_owned()
+        out
     }
 
     /// Waits until standard output holds a text.

@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) device_uid: String,
     /// Runs at one time.
     pub(crate) max_runs: u32,
+    /// Namespaces that its owner lets run on it; `*` for all.
+    pub(crate) namespaces: Vec<String>,
     /// Between renewals.
     pub(crate) renew_every: Duration,
     /// What becomes of live runs when the daemon stops.
@@ -60,6 +62,8 @@ pub(crate) struct Parts {
     pub(crate) status: watch::Receiver<Option<DeviceStatusUpdate>>,
     /// JSON list of the Agents to look for.
     pub(crate) agents: watch::Sender<Vec<u8>>,
+    /// Slots that are taken.
+    pub(crate) running: watch::Sender<u32>,
 }
 
 /// Why the dispatcher ended.

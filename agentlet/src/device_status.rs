@@ -41,12 +41,14 @@ impl StatusKeeper {
     pub(crate) async fn run(
         mut self,
         mut agents: watch::Receiver<Vec<DeviceAgent>>,
+        mut running: watch::Receiver<u32>,
         out: watch::Sender<Option<DeviceStatusUpdate>>,
         token: CancellationToken,
     ) {
         loop {
             let found = agents.borrow_and_update().clone();
-            let status = self.collect(found);
+            let mut status = self.collect(found);
+            status.running = Some(*running.borrow_and_update());
             match serde_json::to_vec(&status) {
                 Ok(status) => {
                     let update = DeviceStatusUpdate {
@@ -63,6 +65,7 @@ impl StatusKeeper {
             }
             tokio::select! {
                 changed = agents.changed() => if changed.is_err() { return },
+                changed = running.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(LOOK) => {}
                 () = token.cancelled() => return,
             }

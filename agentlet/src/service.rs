@@ -135,6 +135,7 @@ impl Agentlet {
         let (events, session) = mpsc::channel(64);
         let (agents, agents_seen) = watch::channel(Vec::new());
         let (found, found_seen) = watch::channel(Vec::new());
+        let (running, running_seen) = watch::channel(0);
         let (status, status_seen) = watch::channel::<Option<DeviceStatusUpdate>>(None);
         let inner = CancellationToken::new();
         // Also when this future is dropped, nothing is left behind.
@@ -161,10 +162,11 @@ impl Agentlet {
             floor: self.floor,
             conditions: Vec::new(),
         };
-        tasks.spawn(keeper.run(found_seen, status, inner.clone()));
+        tasks.spawn(keeper.run(found_seen, running_seen, status, inner.clone()));
         let settings = Settings {
             device_uid: self.config.device_uid.clone(),
             max_runs: self.config.max_runs,
+            namespaces: self.config.owner.namespaces.clone(),
             renew_every: self.config.renew_every,
             shutdown: self.config.shutdown,
         };
@@ -175,6 +177,7 @@ impl Agentlet {
             session,
             status: status_seen,
             agents,
+            running,
         };
         let result = daemon::run(settings, parts, token).await;
         inner.cancel();

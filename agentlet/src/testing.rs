@@ -213,7 +213,8 @@ impl FakeServer {
 }
 
 impl State {
-    fn say(&self, body: server_message::Body) {
+    /// Tells the device something.
+    pub(crate) fn say(&self, body: server_message::Body) {
         if let Some(session) = &self.session {
             // A session that is gone: the next one begins with everything.
             drop(session.try_send(Ok(ServerMessage { body: Some(body) })));

@@ -184,6 +184,10 @@ impl Dispatcher {
                 _ = renew.tick() => self.on_tick().await?,
                 () = tokio::time::sleep_until(wake) => {}
             }
+            let busy = self.busy();
+            self.parts
+                .running
+                .send_if_modified(|running| std::mem::replace(running, busy) != busy);
             self.flush().await?;
             if std::mem::take(&mut self.renew_soon) {
                 self.renew();
@@ -195,6 +199,12 @@ impl Dispatcher {
         // Workers may be cut at any point: each goes on from its folder at the next start.
         workers.shutdown().await;
         Ok(())
+    }
+
+    /// Slots that are taken.
+    pub(super) fn busy(&self) -> u32 {
+        let busy = self.runs.values().filter(|known| known.slot).count();
+        u32::try_from(busy).unwrap_or(u32::MAX)
     }
 
     fn stop_all(&mut self, why: &str) {

@@ -297,7 +297,12 @@ impl Dispatcher {
         if phase.is_terminal() {
             return None;
         }
-        let busy = self.runs.values().filter(|known| known.slot).count();
+        let namespace = &run.metadata.namespace;
+        let served = self
+            .settings
+            .namespaces
+            .iter()
+            .any(|n| n == "*" || n == namespace);
         let (reason, message) = if self.stopping {
             (
                 FailureReason::DeviceRestarted,
@@ -308,7 +313,12 @@ impl Dispatcher {
                 FailureReason::DeviceRestarted,
                 "the device no longer has this run: its disk was changed or replaced".to_owned(),
             )
-        } else if busy >= self.settings.max_runs as usize {
+        } else if !served {
+            (
+                FailureReason::Internal,
+                format!("the device's owner does not serve namespace {namespace}"),
+            )
+        } else if self.busy() >= self.settings.max_runs {
             (
                 FailureReason::OutOfSlots,
                 format!("all {} slots of the device are taken", self.settings.max_runs),

@@ -137,10 +137,12 @@ impl Device {
             session,
             status,
             agents,
+            running: watch::Sender::new(0),
         };
         let settings = Settings {
             device_uid: DEVICE.into(),
             max_runs: 2,
+            namespaces: vec!["default".into()],
             renew_every: Duration::from_millis(200),
             shutdown,
         };
@@ -330,6 +332,18 @@ async fn third_run_of_two_slots_is_refused_and_a_freed_slot_is_used() {
     reported(&server, "r1", RunPhase::Cancelled).await;
     server.upsert(a_run("r4"));
     reported(&server, "r4", RunPhase::Running).await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn namespace_that_the_owner_does_not_serve_is_refused() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    let mut run = a_run("r1");
+    run.metadata.namespace = "others".into();
+    server.upsert(run);
+    reported(&server, "r1", RunPhase::Failed).await;
+    assert_eq!(server.state().phases("r1"), vec![RunPhase::Failed]);
     device.stop().await;
 }
 

@@ -21,7 +21,8 @@ impl Worker {
             Some(workspace) => self.take(&workspace).await,
         };
         if let Err(error) = taken {
-            if error.is_retryable() && self.record.ending.is_none() {
+            let full = error.reason() == FailureReason::DiskFull;
+            if error.is_retryable() && !full && self.record.ending.is_none() {
                 return Err(Halt::Trouble(io::Error::other(chain(&error))));
             }
             let why = chain(&error);

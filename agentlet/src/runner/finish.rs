@@ -187,7 +187,6 @@ impl Worker {
             bytes: self.logs.bytes(),
             ..LogStatus::default()
         });
-        self.save()?;
         self.tell(FromRun::SlotFree).await;
         self.report(RunReport {
             phase: Some(phase),
@@ -195,7 +194,12 @@ impl Worker {
             ..self.record.facts.clone()
         })
         .await;
-        self.advance(Stage::Finished)
+        // From here on the outbox says that it is finished, whatever becomes of this file.
+        self.record.stage = Stage::Finished;
+        if let Err(error) = self.save() {
+            tracing::warn!(run = self.uid(), ?error, "record of a finished run not written");
+        }
+        Ok(())
     }
 
     /// Gives the workspace back and hands over what the server does not have yet.

@@ -48,6 +48,12 @@ impl Worker {
 
     fn unsupported(&self) -> Option<(FailureReason, String)> {
         let spec = &self.record.run.spec;
+        let least = self.env.config.owner.min_sandbox;
+        if least != SandboxProfile::Off {
+            let why =
+                format!("the device's owner demands profile {least:?}, and only Off is built on it yet");
+            return Some((FailureReason::SandboxUnavailable, why));
+        }
         let sandbox = spec.sandbox.as_ref();
         if sandbox
             .and_then(|s| s.profile)

@@ -21,6 +21,8 @@ use crate::workspace::TreeEmpty;
 
 /// Pause before something that failed is tried again: from the first to the last, doubling.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// So often something of ours may fail in one stage before the run does.
+const TROUBLES: u32 = 8;
 /// Paths that a report names at most.
 pub(super) const MAX_PATHS: usize = 1000;
 
@@ -112,6 +114,7 @@ impl Worker {
     /// Goes through what is left of the run.
     pub(super) async fn run(mut self) {
         let mut pause = RETRY.0;
+        let mut troubles = 0;
         let mut opened = false;
         loop {
             let step = if opened {
@@ -123,12 +126,22 @@ impl Worker {
                 })
             };
             match step {
-                Ok(true) => pause = RETRY.0,
+                Ok(true) => (pause, troubles) = (RETRY.0, 0),
                 Ok(false) => return,
                 Err(Halt::Gone) => return self.abandon().await,
                 Err(Halt::End(ending)) => self.end(ending),
                 Err(Halt::Trouble(error)) => {
                     tracing::warn!(run = self.uid(), %error, stage = ?self.record.stage, "tried again");
+                    troubles += 1;
+                    let full = error.kind() == io::ErrorKind::StorageFull;
+                    if self.record.ending.is_none() && (full || troubles >= TROUBLES) {
+                        let reason = if full {
+                            FailureReason::DiskFull
+                        } else {
+                            FailureReason::Internal
+                        };
+                        self.end(failed(reason, error.to_string()));
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
                 }
@@ -138,19 +151,22 @@ impl Worker {
 
     /// Reads what an earlier worker wrote.
     async fn open(&mut self) -> Result<(), Halt> {
+        let terminal = self.env.outbox.terminal("", self.uid()).await;
+        let finished = terminal.map_err(io::Error::other)?.is_some();
         match self.folder.load()? {
+            // Refused before it had a folder: there is nothing to hand over, and it must never start.
+            None if finished => self.record.shipped_to = Some(self.record.store_uid.clone()),
             None => self.save()?,
             Some(record) => {
                 self.record = record;
                 self.grant = self.folder.load_grant()?;
-                let terminal = self.env.outbox.terminal("", self.uid()).await;
-                if terminal.map_err(io::Error::other)?.is_some() {
-                    self.record.stage = Stage::Finished;
-                }
             }
         }
+        if finished {
+            self.record.stage = Stage::Finished;
+        }
         let boot_id = self.env.boot.boot_id();
-        if self.record.boot_id != boot_id {
+        if self.record.boot_id != boot_id && !finished {
             self.grant = None;
             self.record.boot_id = boot_id;
             if self.record.stage < Stage::Publishing {
@@ -164,7 +180,7 @@ impl Worker {
         if self.record.stage > Stage::Working {
             self.logs.agent_ended();
         }
-        if self.record.stage > Stage::Accepted {
+        if self.record.stage > Stage::Accepted && !finished {
             self.ship_logs();
         }
         Ok(())

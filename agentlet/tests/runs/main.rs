@@ -7,6 +7,7 @@ mod harness;
 #[expect(dead_code, reason = "shared with the unit tests")]
 mod testing;
 
+mod detect;
 mod end;
 mod git;
 mod restart;

@@ -1,0 +1,141 @@
+//! Arguments, dispatch, and the one place where errors are shown.
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::commands;
+use crate::error::{Error, Kind, Result};
+use crate::io::Io;
+use crate::output::text::{self, Style};
+use crate::session::{Global, Session};
+
+/// Exit code of a process.
+pub type Exit = u8;
+
+/// Width of help texts that go to no terminal.
+const HELP_WIDTH: usize = 100;
+
+/// Command line of Panda: agents on your own devices, driven by manifests.
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "pandactl",
+    version,
+    disable_help_subcommand = false,
+    after_help = "Start with `pandactl up --demo`, then `pandactl up` and `pandactl create task --help`.\n\
+                  Exit codes: 0 done, 1 failed; with --exit-status 0 succeeded, 2 failed, 3 cancelled, 5 in review."
+)]
+pub struct Cli {
+    /// Flags of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make objects be what files say
+    Apply(commands::apply::ApplyArgs),
+    /// Show objects
+    Get(commands::get::GetArgs),
+    /// Wait until objects are as wanted
+    Wait(commands::wait::WaitArgs),
+    /// Delete objects
+    Delete(commands::delete::DeleteArgs),
+    /// List the kinds of the server
+    ApiResources(commands::api_resources::ApiResourcesArgs),
+    /// Show the versions of client and server
+    Version(commands::version::VersionArgs),
+}
+
+/// The whole command, for help texts.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the arguments, program name first. Help and mistakes are shown here.
+///
+/// # Errors
+/// The exit code when there is nothing to run.
+pub fn parse(args: impl IntoIterator<Item = OsString>, io: &mut Io) -> Result<Cli, Exit> {
+    let width = io
+        .terminal
+        .width
+        .map_or(HELP_WIDTH, |width| width.clamp(40, HELP_WIDTH));
+    let parsed = command()
+        .color(clap::ColorChoice::Never)
+        .term_width(width)
+        .try_get_matches_from(args)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let error = match parsed {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    let words = error.render().to_string();
+    if error.use_stderr() {
+        // Arguments may hold anything.
+        io.stderr.write(&text::lines(&words));
+        return Err(1);
+    }
+    let shown = io.out(&words).and_then(|()| io.flush());
+    Err(match shown {
+        Ok(()) => 0,
+        Err(error) => show(&error, io, false),
+    })
+}
+
+/// Runs a command and shows its failure.
+pub async fn execute(cli: Cli, io: &mut Io) -> Exit {
+    let color = io.env.color(cli.global.color, io.terminal.stderr);
+    let mut session = Session::new(cli.global, io);
+    let result = dispatch(cli.command, &mut session).await;
+    // What was printed before a failure must come out before it, and a full disk is a failure, too.
+    let flushed = io.flush();
+    match result.and_then(|exit| flushed.map(|()| exit)) {
+        Ok(exit) => exit,
+        Err(error) => show(&error, io, color),
+    }
+}
+
+async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
+    match command {
+        Command::Apply(args) => commands::apply::run(args, session).await,
+        Command::Get(args) => commands::get::run(args, session).await,
+        Command::Wait(args) => commands::wait::run(args, session).await,
+        Command::Delete(args) => commands::delete::run(args, session).await,
+        Command::ApiResources(args) => commands::api_resources::run(args, session).await,
+        Command::Version(args) => commands::version::run(args, session).await,
+    }
+}
+
+/// Shows a failure on standard error.
+pub fn show(error: &Error, io: &Io, color: bool) -> Exit {
+    if error.kind != Kind::ClosedPipe {
+        report(error, &io.stderr, color);
+    }
+    error.exit
+}
+
+/// Writes a failure with what to do next.
+pub fn report(error: &Error, stderr: &crate::io::Stderr, color: bool) {
+    let mut words = String::new();
+    if !error.message.is_empty() {
+        words.push_str(&format!(
+            "{} {}\n",
+            text::paint("error:", Style::Red, color),
+            text::lines(&error.message)
+        ));
+    }
+    for hint in &error.hints {
+        words.push_str(&format!(
+            "{} {}\n",
+            text::paint("hint:", Style::Cyan, color),
+            text::lines(hint)
+        ));
+    }
+    stderr.write(&words);
+}

@@ -1,0 +1,260 @@
+//! The formats of `-o`.
+
+use panda_api::manifest;
+use panda_client::ApiResource;
+use serde_json::{Value, json};
+
+use super::jsonpath::Template;
+use super::{table, text};
+use crate::error::{Error, Result};
+use crate::session::object_name;
+
+/// A format.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Format {
+    /// The server's table.
+    Table {
+        /// All columns.
+        wide: bool,
+    },
+    /// JSON, indented.
+    Json,
+    /// YAML.
+    Yaml,
+    /// `task.panda.dev/x`.
+    Name,
+    /// A template.
+    JsonPath(Template),
+    /// Columns of one's own.
+    Columns(Vec<(String, Template)>),
+}
+
+const KNOWN: &str = "json, yaml, wide, name, jsonpath=TEMPLATE, custom-columns=NAME:PATH,…";
+
+impl Format {
+    /// Reads the value of `-o`.
+    ///
+    /// # Errors
+    /// When there is no such format.
+    pub fn parse(text: Option<&str>) -> Result<Self> {
+        let Some(text) = text else {
+            return Ok(Self::Table { wide: false });
+        };
+        let (name, argument) = match text.split_once('=') {
+            Some((name, argument)) => (name, Some(argument)),
+            None => (text, None),
+        };
+        match (name, argument) {
+            ("", None) => Ok(Self::Table { wide: false }),
+            ("wide", None) => Ok(Self::Table { wide: true }),
+            ("json", None) => Ok(Self::Json),
+            ("yaml", None) => Ok(Self::Yaml),
+            ("name", None) => Ok(Self::Name),
+            ("jsonpath", Some(template)) => Template::parse(template)
+                .map(Self::JsonPath)
+                .map_err(|error| template_error(&error)),
+            ("jsonpath", None) => {
+                Err(Error::user("-o jsonpath needs a template")
+                    .hint("for example -o jsonpath='{.status.phase}'"))
+            }
+            ("custom-columns", Some(columns)) => columns_of(columns),
+            ("custom-columns", None) => Err(Error::user("-o custom-columns needs columns")
+                .hint("for example -o custom-columns=NAME:.metadata.name,PHASE:.status.phase")),
+            (name, _) if name.starts_with("go-template") => {
+                Err(Error::user(format!("-o {name} is not supported"))
+                    .hint("use -o jsonpath='{.status.phase}', or -o json with a tool such as jq"))
+            }
+            _ => Err(Error::user(format!("unknown output format {text:?}"))
+                .hint(format!("the formats are {KNOWN}"))),
+        }
+    }
+
+    /// Whether programs read it.
+    #[must_use]
+    pub const fn is_table(&self) -> bool {
+        matches!(self, Self::Table { .. })
+    }
+
+    /// The text of one object, as single objects and events of a watch are printed.
+    ///
+    /// # Errors
+    /// When a template gives too much.
+    pub fn one(&self, object: &Value, resource: &ApiResource) -> Result<String> {
+        let object = shown(object);
+        Ok(match self {
+            Self::Json => pretty(&object),
+            Self::Yaml => manifest::to_yaml(&object),
+            Self::Name => format!("{}\n", object_name(resource, name_of(&object))),
+            Self::JsonPath(template) => template.render(&object).map_err(|error| template_error(&error))?,
+            Self::Columns(columns) => rows(columns, std::slice::from_ref(&object), true)?,
+            Self::Table { .. } => String::new(),
+        })
+    }
+
+    /// The text of many objects: a `List`.
+    ///
+    /// # Errors
+    /// When a template gives too much.
+    pub fn many(&self, objects: &[(ApiResource, Value)], headers: bool) -> Result<String> {
+        let list = || {
+            let items: Vec<Value> = objects.iter().map(|(_, object)| shown(object)).collect();
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+        };
+        Ok(match self {
+            Self::Json => pretty(&list()),
+            Self::Yaml => manifest::to_yaml(&list()),
+            Self::Name => objects
+                .iter()
+                .map(|(kind, object)| format!("{}\n", object_name(kind, name_of(object))))
+                .collect(),
+            Self::JsonPath(template) => template.render(&list()).map_err(|error| template_error(&error))?,
+            Self::Columns(columns) => {
+                let objects: Vec<Value> = objects.iter().map(|(_, object)| object.clone()).collect();
+                rows(columns, &objects, headers)?
+            }
+            Self::Table { .. } => String::new(),
+        })
+    }
+
+    /// Makes what a template gives safe for a terminal; other formats escape by themselves.
+    #[must_use]
+    pub fn safe(&self, output: String, terminal: bool) -> String {
+        match self {
+            Self::JsonPath(_) if terminal => text::lines(&output),
+            _ => output,
+        }
+    }
+}
+
+fn template_error(error: &super::jsonpath::Error) -> Error {
+    Error::user(error.to_string())
+        .hint("for example '{.items[*].metadata.name}' or '{range .items[*]}{.metadata.name}{\"\\n\"}{end}'")
+}
+
+/// Without what no person asked for.
+fn shown(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        meta.remove("managedFields");
+    }
+    object
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn pretty(value: &Value) -> String {
+    // A `Value` can always be written.
+    let mut out = serde_json::to_string_pretty(value).unwrap_or_default();
+    out.push('\n');
+    out
+}
+
+fn columns_of(text: &str) -> Result<Format> {
+    let mut columns = Vec::new();
+    for part in split_columns(text) {
+        let Some((name, path)) = part
+            .split_once(':')
+            .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+        else {
+            return Err(Error::user(format!("custom-columns: {part:?} is not NAME:PATH"))
+                .hint("for example NAME:.metadata.name,PHASE:.status.phase"));
+        };
+        let template = Template::path(path).map_err(|error| template_error(&error))?;
+        columns.push((name.to_owned(), template));
+    }
+    Ok(Format::Columns(columns))
+}
+
+/// Splits at commas that stand outside brackets.
+fn split_columns(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0_usize, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn rows(columns: &[(String, Template)], objects: &[Value], headers: bool) -> Result<String> {
+    let mut rows = Vec::new();
+    if headers {
+        rows.push(columns.iter().map(|(name, _)| name.clone()).collect());
+    }
+    for object in objects {
+        let mut row = Vec::new();
+        for (_, template) in columns {
+            let values = template.values(object).map_err(|error| template_error(&error))?;
+            let words: Vec<String> = values
+                .iter()
+                .filter(|value| !value.is_null())
+                .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+                .collect();
+            row.push(if words.is_empty() {
+                "<none>".to_owned()
+            } else {
+                text::line(&words.join(","))
+            });
+        }
+        rows.push(row);
+    }
+    Ok(table::align(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> (ApiResource, Value) {
+        let resource = ApiResource::of::<panda_api::Task>();
+        let object = json!({"kind": "Task", "metadata": {"name": "x", "managedFields": [], "labels": {"a,b": "c"}}, "status": {"phase": "Running"}});
+        (resource, object)
+    }
+
+    #[test]
+    fn formats_are_named_as_in_kubectl() {
+        assert_eq!(Format::parse(Some("wide")).unwrap(), Format::Table { wide: true });
+        assert!(Format::parse(Some("go-template={{.x}}")).unwrap_err().hints[0].contains("jsonpath"));
+        assert!(Format::parse(Some("xml")).unwrap_err().hints[0].contains("yaml"));
+        assert!(Format::parse(Some("jsonpath={.x")).is_err());
+    }
+
+    #[test]
+    fn objects_are_printed_without_managed_fields() {
+        let (resource, object) = task();
+        assert!(
+            !Format::Json
+                .one(&object, &resource)
+                .unwrap()
+                .contains("managedFields")
+        );
+        assert_eq!(
+            Format::Name.one(&object, &resource).unwrap(),
+            "task.panda.dev/x\n"
+        );
+    }
+
+    #[test]
+    fn custom_columns_take_paths_with_commas_in_brackets() {
+        let format = Format::parse(Some(
+            "custom-columns=NAME:.metadata.name,L:.metadata.labels['a,b'],NO:.spec.x",
+        ))
+        .unwrap();
+        let text = format.many(&[task()], true).unwrap();
+        assert_eq!(text, "NAME  L  NO\nx     c  <none>\n");
+        assert!(Format::parse(Some("custom-columns=NAME")).is_err());
+        let Ok(Format::Columns(columns)) = Format::parse(Some("custom-columns=A:.x,B:.y")) else {
+            panic!()
+        };
+        assert_eq!(columns.len(), 2);
+    }
+}

@@ -39,14 +39,44 @@ pub struct Cli {
 pub enum Command {
     /// Make objects be what files say
     Apply(commands::apply::ApplyArgs),
+    /// Make a task, namespace, config map or secret
+    Create(commands::create::CreateArgs),
     /// Show objects
     Get(commands::get::GetArgs),
+    /// Tell all about one object
+    Describe(commands::describe::DescribeArgs),
+    /// Show what a task or run writes
+    Logs(commands::logs::LogsArgs),
+    /// Show what happened
+    Events(commands::events::EventsArgs),
+    /// Show, save or apply what a task brought
+    Result(commands::result::ResultArgs),
+    /// Tell why a task waits
+    ExplainWait(commands::explain_wait::ExplainWaitArgs),
     /// Wait until objects are as wanted
     Wait(commands::wait::WaitArgs),
+    /// Cancel tasks
+    Cancel(commands::task_verbs::CancelArgs),
+    /// Start finished tasks afresh
+    Retry(commands::task_verbs::RetryArgs),
+    /// Freeze tasks
+    Pause(commands::task_verbs::PauseArgs),
+    /// Let paused tasks go on
+    Resume(commands::task_verbs::ResumeArgs),
     /// Delete objects
     Delete(commands::delete::DeleteArgs),
+    /// Set or remove labels
+    Label(commands::metadata::LabelArgs),
+    /// Set or remove annotations
+    Annotate(commands::metadata::AnnotateArgs),
+    /// Bind nothing new to a device
+    Cordon(commands::cordon::CordonArgs),
+    /// Bind to a device again
+    Uncordon(commands::cordon::UncordonArgs),
     /// List the kinds of the server
     ApiResources(commands::api_resources::ApiResourcesArgs),
+    /// Show and change the kubeconfig
+    Config(commands::config::ConfigArgs),
     /// Show the versions of client and server
     Version(commands::version::VersionArgs),
 }
@@ -104,10 +134,25 @@ pub async fn execute(cli: Cli, io: &mut Io) -> Exit {
 async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
     match command {
         Command::Apply(args) => commands::apply::run(args, session).await,
+        Command::Create(args) => commands::create::run(args, session).await,
         Command::Get(args) => commands::get::run(args, session).await,
+        Command::Describe(args) => commands::describe::run(args, session).await,
+        Command::Logs(args) => commands::logs::run(args, session).await,
+        Command::Events(args) => commands::events::run(args, session).await,
+        Command::Result(args) => commands::result::run(args, session).await,
+        Command::ExplainWait(args) => commands::explain_wait::run(args, session).await,
         Command::Wait(args) => commands::wait::run(args, session).await,
+        Command::Cancel(args) => commands::task_verbs::cancel(args, session).await,
+        Command::Retry(args) => commands::task_verbs::retry(args, session).await,
+        Command::Pause(args) => commands::task_verbs::pause(args, session).await,
+        Command::Resume(args) => commands::task_verbs::resume(args, session).await,
         Command::Delete(args) => commands::delete::run(args, session).await,
+        Command::Label(args) => commands::metadata::label(args, session).await,
+        Command::Annotate(args) => commands::metadata::annotate(args, session).await,
+        Command::Cordon(args) => commands::cordon::cordon(args, session).await,
+        Command::Uncordon(args) => commands::cordon::uncordon(args, session).await,
         Command::ApiResources(args) => commands::api_resources::run(args, session).await,
+        Command::Config(args) => commands::config::run(args, session),
         Command::Version(args) => commands::version::run(args, session).await,
     }
 }

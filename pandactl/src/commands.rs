@@ -2,7 +2,17 @@
 
 pub mod api_resources;
 pub mod apply;
+pub mod config;
+pub mod cordon;
+pub mod create;
 pub mod delete;
+pub mod describe;
+pub mod events;
+pub mod explain_wait;
 pub mod get;
+pub mod logs;
+pub mod metadata;
+pub mod result;
+pub mod task_verbs;
 pub mod version;
 pub mod wait;

@@ -12,6 +12,7 @@
 //! | [`apply`] | client-side apply: reading, checking, three-way merge, writing |
 //! | [`follow`] | waiting for objects and tasks, across broken connections |
 //! | [`output`] | tables, formats, JSONPath, text that is safe on a terminal |
+//! | [`git`] | calls of git that run nothing of the repository's |
 //! | [`args`], [`error`], [`io`] | targets and durations; errors with hints; streams |
 
 pub mod apply;
@@ -20,6 +21,7 @@ pub mod cli;
 pub mod commands;
 pub mod error;
 pub mod follow;
+pub mod git;
 pub mod io;
 pub mod output;
 pub mod session;

@@ -11,6 +11,11 @@ use pandactl::io::{Env, Io, Stderr, Terminal};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    // Processes that the agentlet starts are this program, too; they must not start a runtime.
+    #[cfg(feature = "up")]
+    if let Some(code) = panda_agentlet::hidden::dispatch(args.iter().skip(1).cloned()) {
+        return code;
+    }
     let mut io = surroundings();
     let cli = match cli::parse(args, &mut io) {
         Ok(cli) => cli,

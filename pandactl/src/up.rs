@@ -91,14 +91,17 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-                Some("another `pandactl up` may be running; stop it, or choose another port with --listen".into())
-            }
-            Self::Store(panda_store::Error::Locked { .. }) => {
-                Some("another process uses this data folder; stop it, or choose another folder with --data-dir".into())
-            }
+            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
+                "another `pandactl up` may be running; stop it, or choose another port with --listen".into(),
+            ),
+            Self::Store(panda_store::Error::Locked { .. }) => Some(
+                "another process uses this data folder; stop it, or choose another folder with --data-dir"
+                    .into(),
+            ),
             Self::NoHome => Some("name a folder with --data-dir".into()),
-            Self::Path { .. } | Self::Config { .. } => Some("check its owner, its mode and the space left".into()),
+            Self::Path { .. } | Self::Config { .. } => {
+                Some("check its owner, its mode and the space left".into())
+            }
             _ => None,
         }
     }
@@ -173,14 +176,21 @@ pub async fn run(args: UpArgs, around: Surroundings, out: &mut (dyn Write + Send
     writeln!(out, "Panda is up at {}", up.config.server)?;
     writeln!(out, "  data    {}", data_dir.display())?;
     writeln!(out, "  config  {}", config.display())?;
-    writeln!(out, "  try     pandactl get devices; kubectl --kubeconfig {} get tasks", config.display())?;
+    writeln!(
+        out,
+        "  try     pandactl get devices; kubectl --kubeconfig {} get tasks",
+        config.display()
+    )?;
     out.flush()?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     if with_agentlet && !keep_runs {
-        writeln!(out, "stopping: runs are ended and reported first (again to stop at once; --keep-runs leaves them alive)")?;
+        writeln!(
+            out,
+            "stopping: runs are ended and reported first (again to stop at once; --keep-runs leaves them alive)"
+        )?;
     } else {
         writeln!(out, "stopping")?;
     }
@@ -201,14 +211,21 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
     let data_dir = places::private_dir(&data_dir)?;
     let work_dir = places::work_dir(args.work_dir.as_deref(), &data_dir)?;
     let processors = std::thread::available_parallelism().map_or(4, |n| u32::try_from(n.get()).unwrap_or(4));
-    let hidden = around.config.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let hidden = around
+        .config
+        .as_deref()
+        .and_then(Path::parent)
+        .map(Path::to_owned);
     Ok(Settings {
         work_dir,
         data_dir,
         listen: args.listen,
         agentlet: !args.no_agentlet,
         keep_runs: args.keep_runs,
-        device_name: args.device_name.clone().unwrap_or_else(|| places::device_name(&around.hostname)),
+        device_name: args
+            .device_name
+            .clone()
+            .unwrap_or_else(|| places::device_name(&around.hostname)),
         home: around.home.clone(),
         workspace_roots: Vec::new(),
         hidden: hidden.into_iter().collect(),
@@ -220,15 +237,22 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
 
 /// Puts the context `panda` into the kubeconfig and makes it the current one; other contexts stay.
 fn write_config(path: &Path, config: &panda_client::Config) -> Result<(), Error> {
-    let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Config { path: path.to_owned(), source };
+    let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Config {
+        path: path.to_owned(),
+        source,
+    };
     let mut kubeconfig = match std::fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => Kubeconfig::parse(&text).map_err(|error| fail(error.into()))?,
+        Ok(text) if !text.trim().is_empty() => {
+            Kubeconfig::parse(&text).map_err(|error| fail(error.into()))?
+        }
         Ok(_) => Kubeconfig::default(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kubeconfig::default(),
         Err(error) => return Err(fail(error.into())),
     };
     kubeconfig.set_all("panda", config);
-    kubeconfig.set_current_context("panda").map_err(|error| fail(error.into()))?;
+    kubeconfig
+        .set_current_context("panda")
+        .map_err(|error| fail(error.into()))?;
     let text = kubeconfig.to_yaml().map_err(|error| fail(error.into()))?;
     places::write_private(path, text.as_bytes()).map_err(|error| fail(error.into()))
 }
@@ -236,5 +260,6 @@ fn write_config(path: &Path, config: &panda_client::Config) -> Result<(), Error>
 /// Everything of the environment that is text.
 #[must_use]
 pub fn text_environment(vars: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
-    vars.filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))).collect()
+    vars.filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }

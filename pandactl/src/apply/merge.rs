@@ -271,7 +271,8 @@ mod tests {
             let mut live = object(&live);
             live["metadata"]["annotations"] = with_last_applied(&object(&last))["metadata"]["annotations"].clone();
             let wanted = with_last_applied(&object(&wanted));
-            merge(&mut live, &three_way(&wanted, &live));
+            let patch = three_way(&wanted, &live);
+            merge(&mut live, &patch);
             prop_assert_eq!(three_way(&wanted, &live), json!({}));
             prop_assert!(changes(&wanted, &live).is_empty());
         }

@@ -92,7 +92,9 @@ impl Wanted {
                         Some(value) => (path, Some(value.to_owned())),
                         None if rest.is_empty() => (path, None),
                         None => {
-                            return Err(Error::user(format!("--for={text}: want = after the path")).hint(help));
+                            return Err(
+                                Error::user(format!("--for={text}: want = after the path")).hint(help)
+                            );
                         }
                     }
                 }

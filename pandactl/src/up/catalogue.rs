@@ -9,11 +9,17 @@ use super::Error;
 
 /// The shipped manifests, as they are.
 pub(super) const AGENTS: &[(&str, &str)] = &[
-    ("claude-code", include_str!("../../../manifests/agents/claude-code.yaml")),
+    (
+        "claude-code",
+        include_str!("../../../manifests/agents/claude-code.yaml"),
+    ),
     ("codex", include_str!("../../../manifests/agents/codex.yaml")),
     ("gemini", include_str!("../../../manifests/agents/gemini.yaml")),
     ("grok", include_str!("../../../manifests/agents/grok.yaml")),
-    ("opencode", include_str!("../../../manifests/agents/opencode.yaml")),
+    (
+        "opencode",
+        include_str!("../../../manifests/agents/opencode.yaml"),
+    ),
     ("qwen", include_str!("../../../manifests/agents/qwen.yaml")),
 ];
 
@@ -41,8 +47,12 @@ pub(super) async fn install(client: &Client) -> Result<(), Error> {
             _ => {}
         }
     }
-    let mut mark = ConfigMap { metadata: ObjectMeta::namespaced(MARK_NAMESPACE, MARK), ..ConfigMap::default() };
-    mark.data.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    let mut mark = ConfigMap {
+        metadata: ObjectMeta::namespaced(MARK_NAMESPACE, MARK),
+        ..ConfigMap::default()
+    };
+    mark.data
+        .insert("version".into(), env!("CARGO_PKG_VERSION").into());
     match marks.create(&mark, &WriteParams::default()).await {
         Err(error) if !error.is_already_exists() => Err(error.into()),
         _ => Ok(()),
@@ -61,7 +71,11 @@ mod tests {
             assert_eq!(value["metadata"]["name"], *name);
             let prepared = panda_api::scheme::prepare(kind, value, panda_api::scheme::Operation::Create);
             let prepared = prepared.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            assert!(prepared.unknown_fields.is_empty(), "{name}: {:?}", prepared.unknown_fields);
+            assert!(
+                prepared.unknown_fields.is_empty(),
+                "{name}: {:?}",
+                prepared.unknown_fields
+            );
         }
     }
 }

@@ -85,8 +85,14 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     let ids: Arc<dyn IdSource> = Arc::new(RandomIds);
     let listener = TcpListener::bind(settings.listen)
         .await
-        .map_err(|source| Error::Listen { address: settings.listen, source })?;
-    let address = listener.local_addr().map_err(|source| Error::Listen { address: settings.listen, source })?;
+        .map_err(|source| Error::Listen {
+            address: settings.listen,
+            source,
+        })?;
+    let address = listener.local_addr().map_err(|source| Error::Listen {
+        address: settings.listen,
+        source,
+    })?;
 
     let sqlite = sqlite::Config::new(settings.data_dir.join("store"));
     let store = Arc::new(Sqlite::open(&sqlite, &ids.uuid().to_string())?);
@@ -94,8 +100,9 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     let (storage, storage_tasks) = (CancellationToken::new(), TaskTracker::new());
     storage_tasks.spawn(feed.run(storage.clone()));
     let cache: Arc<dyn Store> = Arc::new(cache);
-    let blobs: Arc<dyn BlobStore> =
-        Arc::new(blob::Files::open(&blob::Config::new(settings.data_dir.join("blobs")))?);
+    let blobs: Arc<dyn BlobStore> = Arc::new(blob::Files::open(&blob::Config::new(
+        settings.data_dir.join("blobs"),
+    ))?);
 
     let metrics = panda_apiserver::SharedRegistry::default();
     let server_config = ServerConfig::new(settings.data_dir.clone(), address);
@@ -108,7 +115,12 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     let server = Server::build(server_config, deps)?;
     let pki = server.pki();
     let agentlets = Agentlets::build(
-        agentlet_service::Deps { store: cache, blobs, clock: Arc::clone(&clock), ids: Arc::clone(&ids) },
+        agentlet_service::Deps {
+            store: cache,
+            blobs,
+            clock: Arc::clone(&clock),
+            ids: Arc::clone(&ids),
+        },
         &metrics,
     );
     let server = server.with_routes(agentlets.routes());
@@ -172,7 +184,10 @@ impl Up {
             match self.client.get_text("/readyz").await {
                 Ok(_) => return Ok(()),
                 Err(error) if tokio::time::Instant::now() > deadline => {
-                    return Err(Error::NotReady { after: READY, source: error });
+                    return Err(Error::NotReady {
+                        after: READY,
+                        source: error,
+                    });
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
@@ -188,7 +203,12 @@ impl Up {
     ) -> Result<(), Error> {
         let identity = pki.client("controllers", &Subject::controllers())?;
         let client = Client::connect(&client_config(address, pki, &identity), Options::default())?;
-        let manager = Manager::build(client, Arc::clone(clock), Arc::clone(ids), panda_controllers::Config::default());
+        let manager = Manager::build(
+            client,
+            Arc::clone(clock),
+            Arc::clone(ids),
+            panda_controllers::Config::default(),
+        );
         let stop = self.rest.clone();
         self.tasks.spawn(async move { manager.run(stop).await });
         Ok(())
@@ -204,7 +224,10 @@ impl Up {
     ) -> Result<(), Error> {
         let device = register(&self.client, &settings.device_name).await?;
         let uid = device.metadata.uid;
-        let identity = pki.client(&format!("device-{uid}"), &Subject::device(&settings.device_name, &uid))?;
+        let identity = pki.client(
+            &format!("device-{uid}"),
+            &Subject::device(&settings.device_name, &uid),
+        )?;
         let mut config =
             panda_agentlet::Config::new(&settings.device_name, &uid, settings.data_dir.join("agentlet"));
         config.work_dir = settings.work_dir;
@@ -215,8 +238,11 @@ impl Up {
         config.max_runs = settings.max_runs;
         config.hidden = settings.hidden;
         config.hidden.push(settings.data_dir);
-        config.shutdown =
-            if settings.keep_runs { Shutdown::KeepRuns } else { Shutdown::StopRuns { within: STOP_RUNS } };
+        config.shutdown = if settings.keep_runs {
+            Shutdown::KeepRuns
+        } else {
+            Shutdown::StopRuns { within: STOP_RUNS }
+        };
         let connection = client_config(address, pki, &identity);
         let agentlet = Agentlet::build(config, panda_agentlet::Deps::new(clock, ids, &connection)?)?;
         let stop = self.devices.clone();
@@ -249,7 +275,10 @@ async fn register(client: &Client, name: &str) -> Result<Device, Error> {
     if let Some(device) = devices.get_opt(name).await? {
         return Ok(device);
     }
-    let device = Device { metadata: ObjectMeta::named(name), ..Device::default() };
+    let device = Device {
+        metadata: ObjectMeta::named(name),
+        ..Device::default()
+    };
     match devices.create(&device, &WriteParams::default()).await {
         Err(error) if error.is_already_exists() => Ok(devices.get(name).await?),
         created => Ok(created?),
@@ -257,7 +286,10 @@ async fn register(client: &Client, name: &str) -> Result<Device, Error> {
 }
 
 fn owner(home: Option<&Path>, further: &[PathBuf]) -> OwnerConfig {
-    let roots = home.into_iter().map(Path::to_owned).chain(further.iter().cloned());
+    let roots = home
+        .into_iter()
+        .map(Path::to_owned)
+        .chain(further.iter().cloned());
     // A root that does not exist allows nothing.
     let roots = roots.filter_map(|root| root.canonicalize().ok());
     OwnerConfig {

@@ -14,11 +14,26 @@ use super::{Error, Surroundings, UpArgs, catalogue, compose, settings};
 
 /// The example, as it stands in the repository.
 const FILES: &[(&str, &str)] = &[
-    ("README.md", include_str!("../../../examples/first-task/repo/README.md")),
-    ("src/leap.c", include_str!("../../../examples/first-task/repo/src/leap.c")),
-    ("src/leap.h", include_str!("../../../examples/first-task/repo/src/leap.h")),
-    ("tests/run.sh", include_str!("../../../examples/first-task/repo/tests/run.sh")),
-    ("tests/test_leap.c", include_str!("../../../examples/first-task/repo/tests/test_leap.c")),
+    (
+        "README.md",
+        include_str!("../../../examples/first-task/repo/README.md"),
+    ),
+    (
+        "src/leap.c",
+        include_str!("../../../examples/first-task/repo/src/leap.c"),
+    ),
+    (
+        "src/leap.h",
+        include_str!("../../../examples/first-task/repo/src/leap.h"),
+    ),
+    (
+        "tests/run.sh",
+        include_str!("../../../examples/first-task/repo/tests/run.sh"),
+    ),
+    (
+        "tests/test_leap.c",
+        include_str!("../../../examples/first-task/repo/tests/test_leap.c"),
+    ),
 ];
 const AGENT: &str = include_str!("../../../examples/first-task/agent.yaml");
 const TASK: &str = include_str!("../../../examples/first-task/task.yaml");
@@ -39,14 +54,26 @@ pub(super) async fn run(
     open_to_all(place.path())?;
     let repository = place.path().join("leap");
     make_repository(&repository)?;
-    writeln!(out, "1. A git repository with a failing test: {}\n", repository.display())?;
-    let before = Command::new("sh").arg("tests/run.sh").current_dir(&repository).output()?;
+    writeln!(
+        out,
+        "1. A git repository with a failing test: {}\n",
+        repository.display()
+    )?;
+    let before = Command::new("sh")
+        .arg("tests/run.sh")
+        .current_dir(&repository)
+        .output()?;
     out.write_all(&indented(&before.stdout))?;
     if before.status.success() {
-        return Err(Error::Demo("the example's test passes before anybody worked on it".into()));
+        return Err(Error::Demo(
+            "the example's test passes before anybody worked on it".into(),
+        ));
     }
 
-    let around = Surroundings { config: Some(place.path().join("config/config")), ..around };
+    let around = Surroundings {
+        config: Some(place.path().join("config/config")),
+        ..around
+    };
     let args = UpArgs {
         data_dir: Some(place.path().join("data")),
         work_dir: Some(args.work_dir.unwrap_or_else(|| place.path().join("work"))),
@@ -73,18 +100,28 @@ async fn show(client: &Client, repository: &Path, out: &mut (dyn Write + Send)) 
     let agent: Agent = serde_yaml::from_str(AGENT).map_err(|error| failed("agent.yaml", error))?;
     let mut task: Task = serde_yaml::from_str(TASK).map_err(|error| failed("task.yaml", error))?;
     let workspace = task.spec.workspace.get_or_insert_default();
-    workspace.git = Some(GitSpec { path: repository.display().to_string(), ..GitSpec::default() });
+    workspace.git = Some(GitSpec {
+        path: repository.display().to_string(),
+        ..GitSpec::default()
+    });
     let agents: Api<Agent> = Api::namespaced(client.clone(), "default");
     agents.create(&agent, &WriteParams::default()).await?;
     let tasks: Api<Task> = Api::namespaced(client.clone(), "default");
-    writeln!(out, "\n3. The task, as in examples/first-task/task.yaml\n\n   {}\n", task.spec.prompt)?;
+    writeln!(
+        out,
+        "\n3. The task, as in examples/first-task/task.yaml\n\n   {}\n",
+        task.spec.prompt
+    )?;
     let name = tasks.create(&task, &WriteParams::default()).await?.metadata.name;
     let task = follow(&tasks, &name, out).await?;
     outcome(client, &task, out).await?;
     next_steps(client, out).await?;
     match task.status.phase {
         Some(TaskPhase::Succeeded) => Ok(()),
-        phase => Err(Error::Demo(format!("the task ended as {phase:?}: {:#?}", task.status.failure))),
+        phase => Err(Error::Demo(format!(
+            "the task ended as {phase:?}: {:#?}",
+            task.status.failure
+        ))),
     }
 }
 
@@ -106,7 +143,9 @@ async fn follow(tasks: &Api<Task>, name: &str, out: &mut (dyn Write + Send)) -> 
         }
         if start.elapsed() > PATIENCE {
             let why = serde_json::to_string_pretty(&task.status).unwrap_or_default();
-            return Err(Error::Demo(format!("the task has not ended after {PATIENCE:?}: {why}")));
+            return Err(Error::Demo(format!(
+                "the task has not ended after {PATIENCE:?}: {why}"
+            )));
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
@@ -116,22 +155,48 @@ async fn outcome(client: &Client, task: &Task, out: &mut (dyn Write + Send)) -> 
     let runs: Api<panda_api::Run> = Api::namespaced(client.clone(), "default");
     let run = runs.get(&task.status.current_run).await?;
     writeln!(out, "\n4. What came out\n")?;
-    writeln!(out, "   task       {}  {:?}", task.metadata.name, task.status.phase)?;
-    writeln!(out, "   agent      {}  on device {}", run.spec.agent.name, run.spec.device_name)?;
+    writeln!(
+        out,
+        "   task       {}  {:?}",
+        task.metadata.name, task.status.phase
+    )?;
+    writeln!(
+        out,
+        "   agent      {}  on device {}",
+        run.spec.agent.name, run.spec.device_name
+    )?;
     writeln!(out, "   attempts   {}", task.status.attempts)?;
     if let Some(result) = &task.status.result {
         writeln!(out, "   summary    {}", result.summary)?;
         writeln!(out, "   base       {}", result.base_commit)?;
     }
-    if let Some(patch) = run.status.result.as_ref().and_then(|result| result.patch.as_ref()) {
-        let text = runs.get_subresource(&run.metadata.name, "artifacts/patch", &[]).await?;
-        writeln!(out, "\n   diff ({}, {} bytes)\n", run.status.diffstat.trim(), patch.size)?;
+    if let Some(patch) = run
+        .status
+        .result
+        .as_ref()
+        .and_then(|result| result.patch.as_ref())
+    {
+        let text = runs
+            .get_subresource(&run.metadata.name, "artifacts/patch", &[])
+            .await?;
+        writeln!(
+            out,
+            "\n   diff ({}, {} bytes)\n",
+            run.status.diffstat.trim(),
+            patch.size
+        )?;
         out.write_all(&indented(&text))?;
     }
-    writeln!(out, "\n   verification: on a fresh checkout, outside the agent, tests taken from the base commit\n")?;
+    writeln!(
+        out,
+        "\n   verification: on a fresh checkout, outside the agent, tests taken from the base commit\n"
+    )?;
     for check in &run.status.verify {
         let verdict = if check.passed { "passed" } else { "FAILED" };
-        let code = check.exit_code.map(|code| format!("exit code {code}")).unwrap_or_default();
+        let code = check
+            .exit_code
+            .map(|code| format!("exit code {code}"))
+            .unwrap_or_default();
         writeln!(out, "   {verdict}  {}  {code}", check.name)?;
         out.write_all(&indented(check.tail.as_bytes()))?;
     }
@@ -145,26 +210,69 @@ async fn next_steps(client: &Client, out: &mut (dyn Write + Send)) -> Result<(),
     let mut found = None;
     for _ in 0..50 {
         let devices = devices.list(&Default::default()).await?;
-        let agents: Vec<_> = devices.items.into_iter().flat_map(|device| device.status.agents).collect();
-        found = Some(agents.iter().filter(|agent| agent.driver.is_some() && known.contains(&agent.name.as_str())).cloned().collect::<Vec<_>>());
-        if known.iter().all(|name| agents.iter().any(|agent| agent.name == *name)) {
+        let agents: Vec<_> = devices
+            .items
+            .into_iter()
+            .flat_map(|device| device.status.agents)
+            .collect();
+        found = Some(
+            agents
+                .iter()
+                .filter(|agent| agent.driver.is_some() && known.contains(&agent.name.as_str()))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
+        if known
+            .iter()
+            .all(|name| agents.iter().any(|agent| agent.name == *name))
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     writeln!(out, "\n5. Next\n")?;
-    writeln!(out, "   pandactl up                      # a control plane that stays")?;
+    writeln!(
+        out,
+        "   pandactl up                      # a control plane that stays"
+    )?;
     let found = found.unwrap_or_default();
-    match found.iter().find(|agent| agent.logged_in != Some(false)).or(found.first()) {
+    match found
+        .iter()
+        .find(|agent| agent.logged_in != Some(false))
+        .or(found.first())
+    {
         Some(agent) => {
-            let version = if agent.version.is_empty() { String::new() } else { format!(" {}", agent.version) };
-            let login = if agent.logged_in == Some(false) { ", not logged in yet" } else { "" };
-            writeln!(out, "   found on this machine: {}{version}{login}; with it:", agent.name)?;
-            writeln!(out, "   pandactl create task mine --agent {} --repo . --prompt '...' --wait", agent.name)?;
+            let version = if agent.version.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", agent.version)
+            };
+            let login = if agent.logged_in == Some(false) {
+                ", not logged in yet"
+            } else {
+                ""
+            };
+            writeln!(
+                out,
+                "   found on this machine: {}{version}{login}; with it:",
+                agent.name
+            )?;
+            writeln!(
+                out,
+                "   pandactl create task mine --agent {} --repo . --prompt '...' --wait",
+                agent.name
+            )?;
         }
         None => {
-            writeln!(out, "   no agent CLI was found on this machine; install one of: {}", known.join(", "))?;
-            writeln!(out, "   then: pandactl create task mine --agent NAME --repo . --prompt '...' --wait")?;
+            writeln!(
+                out,
+                "   no agent CLI was found on this machine; install one of: {}",
+                known.join(", ")
+            )?;
+            writeln!(
+                out,
+                "   then: pandactl create task mine --agent NAME --repo . --prompt '...' --wait"
+            )?;
         }
     }
     out.flush()?;
@@ -184,12 +292,25 @@ fn make_repository(path: &Path) -> Result<(), Error> {
         &["init", "--quiet", "--initial-branch=main"],
         &["add", "--all"],
         &[
-            "-c", "user.name=Panda", "-c", "user.email=panda@localhost", "-c", "commit.gpgsign=false",
-            "commit", "--quiet", "--no-verify", "--message", "leap years",
+            "-c",
+            "user.name=Panda",
+            "-c",
+            "user.email=panda@localhost",
+            "-c",
+            "commit.gpgsign=false",
+            "commit",
+            "--quiet",
+            "--no-verify",
+            "--message",
+            "leap years",
         ],
     ];
     for args in commands {
-        let output = Command::new("git").args(args).current_dir(path).output().map_err(|e| failed("git", e))?;
+        let output = Command::new("git")
+            .args(args)
+            .current_dir(path)
+            .output()
+            .map_err(|e| failed("git", e))?;
         if !output.status.success() {
             return Err(failed("git", String::from_utf8_lossy(&output.stderr)));
         }

@@ -18,7 +18,11 @@ fn fail(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 
 /// Makes a folder of mode 0700, or makes sure that it is one, and returns its canonical path.
 pub(super) fn private_dir(path: &Path) -> Result<PathBuf, Error> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail(path))?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(fail(path))?;
     let path = path.canonicalize().map_err(fail(path))?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(fail(&path))?;
     Ok(path)
@@ -37,7 +41,11 @@ pub(super) fn work_dir(asked: Option<&Path>, data_dir: &Path) -> Result<PathBuf,
         None => data_dir.join("work"),
     };
     let mode = if root { 0o711 } else { 0o700 };
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(fail(&path))?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(&path)
+        .map_err(fail(&path))?;
     let path = path.canonicalize().map_err(fail(&path))?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).map_err(fail(&path))?;
     Ok(path)
@@ -45,10 +53,22 @@ pub(super) fn work_dir(asked: Option<&Path>, data_dir: &Path) -> Result<PathBuf,
 
 /// A host name as the name of an object: lower case, letters, digits and dashes.
 pub(super) fn device_name(hostname: &str) -> String {
-    let short = hostname.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    let name: String = short.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(63).collect();
+    let short = hostname
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let name: String = short
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(63)
+        .collect();
     let name = name.trim_matches('-');
-    if name.is_empty() { "this-device".into() } else { name.to_owned() }
+    if name.is_empty() {
+        "this-device".into()
+    } else {
+        name.to_owned()
+    }
 }
 
 /// Writes a file of mode 0600 whole or not at all.
@@ -56,11 +76,18 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // A symbolic link stays one; what it points to is replaced.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let temporary = path.with_extension(format!("new.{}", std::process::id()));
     let write = || {
-        let mut file =
-            std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = std::fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)
@@ -91,7 +118,14 @@ mod tests {
         write_private(&path, b"one").unwrap();
         write_private(&path, b"two").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(dir.path().join("sub")).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::read_dir(dir.path().join("sub")).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
     }
 }

@@ -130,6 +130,7 @@ impl Parser {
     }
 
     fn steps(&mut self, depth: usize) -> Result<Vec<Step>, Error> {
+        let start = self.at;
         let mut steps = Vec::new();
         if self.take('$') {
             steps.push(Step::Root);
@@ -170,7 +171,8 @@ impl Parser {
                 _ => break,
             }
         }
-        if steps.is_empty() && !matches!(self.chars.get(self.at.wrapping_sub(1)), Some('.')) {
+        // `.` alone is the object itself; nothing at all is no path.
+        if self.at == start {
             return self.fail("want a path such as .metadata.name");
         }
         Ok(steps)

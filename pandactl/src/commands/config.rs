@@ -1,0 +1,152 @@
+//! `pandactl config`.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cli::Exit;
+use crate::error::{Error, Result};
+use crate::output::table::align;
+use crate::output::text;
+use crate::session::Session;
+
+/// Arguments of `config`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  pandactl config get-contexts\n  pandactl config use-context panda\n  pandactl config view"
+)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What can be done.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum What {
+    /// Show the kubeconfig, without what is secret
+    View {
+        /// Show what is secret, too
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Show the name of the current context
+    CurrentContext,
+    /// Choose the current context
+    UseContext {
+        /// Its name
+        name: String,
+    },
+    /// List the contexts
+    GetContexts {
+        /// name: names only
+        #[arg(short, long, value_name = "FORMAT", value_parser = ["name"], hide_possible_values = true)]
+        output: Option<String>,
+        /// No headings
+        #[arg(long)]
+        no_headers: bool,
+    },
+}
+
+pub(crate) fn run(args: ConfigArgs, session: &mut Session<'_>) -> Result<Exit> {
+    let mut config = session.kubeconfig()?;
+    match args.what {
+        What::View { raw } => {
+            let yaml = config.to_yaml()?;
+            let mut value: Value = serde_yaml::from_str(&yaml)
+                .map_err(|error| Error::config(error.to_string()).hint("mend the file by hand"))?;
+            if !raw {
+                redact(&mut value);
+            }
+            session.out(panda_api::manifest::to_yaml(&value))?;
+        }
+        What::CurrentContext => match config.current_context() {
+            Some(name) => {
+                let line = format!("{}\n", text::line(name));
+                session.out(line)?;
+            }
+            None => {
+                return Err(Error::config("no current context is set")
+                    .hint("choose one with `pandactl config use-context NAME`"));
+            }
+        },
+        What::UseContext { name } => {
+            config.set_current_context(&name)?;
+            let path = session.config_path()?;
+            replace(&path, config.to_yaml()?.as_bytes())
+                .map_err(|error| Error::file("write", &path, &error))?;
+            session.out(format!("Switched to context \"{}\".\n", text::line(&name)))?;
+        }
+        What::GetContexts { output, no_headers } => {
+            let names = output.is_some();
+            let current = config.current_context().unwrap_or_default().to_owned();
+            let mut rows = Vec::new();
+            if !names && !no_headers {
+                rows.push(
+                    ["CURRENT", "NAME", "CLUSTER", "USER", "NAMESPACE"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                );
+            }
+            for context in config.contexts()? {
+                if names {
+                    rows.push(vec![text::line(&context.name)]);
+                    continue;
+                }
+                let mark = if context.name == current { "*" } else { "" };
+                let namespace = context.namespace.unwrap_or_default();
+                rows.push(
+                    [mark, &context.name, &context.cluster, &context.user, &namespace]
+                        .map(text::line)
+                        .to_vec(),
+                );
+            }
+            session.out(align(&rows))?;
+        }
+    }
+    Ok(0)
+}
+
+fn redact(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match key.as_str() {
+                    "client-key-data" | "token" | "password" => *value = "REDACTED".into(),
+                    "certificate-authority-data" | "client-certificate-data" => {
+                        *value = "DATA+OMITTED".into()
+                    }
+                    _ => redact(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact),
+        _ => {}
+    }
+}
+
+/// Replaces a file as a whole, for its owner's eyes only.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    // A link stays a link: what it points to is replaced.
+    let path = std::fs::canonicalize(path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_not_shown() {
+        let mut value =
+            serde_json::json!({"users": [{"name": "u", "user": {"client-key-data": "a2V5", "token": "t"}}]});
+        redact(&mut value);
+        assert!(!value.to_string().contains("a2V5") && !value.to_string().contains("\"t\""));
+    }
+}

@@ -91,10 +91,9 @@ fn a_path_may_lack_dot_and_braces() {
 
 #[test]
 fn explosions_are_cut() {
-    let template = Template::parse("{..*..*..*..*..*}").unwrap();
-    let wide: Value = json!((0..60).map(|n| json!([n, [n, [n, n]]])).collect::<Vec<_>>());
-    let nested = json!({"a": wide, "b": wide, "c": {"d": wide, "e": {"f": wide}}});
-    assert_eq!(template.render(&nested), Err(Error::TooMany));
+    let template = Template::parse("{range ..*}{range $..*}{range $..*}{.x}{end}{end}{end}").unwrap();
+    let wide = json!((0..200).collect::<Vec<_>>());
+    assert!(template.render(&wide) == Err(Error::TooMany));
 }
 
 proptest! {

@@ -44,6 +44,9 @@ struct LogQuery {
     limit_bytes: Option<u64>,
     /// `Stdout`, `Stderr` or `All`.
     stream: Option<String>,
+    /// `Text`, or `Records` of a run: as they are stored, from `offset` on, so that a reader can go on where it was.
+    format: Option<String>,
+    offset: u64,
 }
 
 /// Upstream's rule: a boolean in a query is true when it is there and neither `false` nor `0`.
@@ -56,6 +59,8 @@ struct Wanted {
     follow: bool,
     tail: Option<usize>,
     limit: Option<u64>,
+    /// Records as they are stored, from this offset on.
+    records: Option<u64>,
 }
 
 impl LogQuery {
@@ -77,6 +82,11 @@ impl LogQuery {
             Some("Stderr") => Some(Origin::Stderr),
             Some(_) => return Err(answers::bad_request("stream must be All, Stdout or Stderr")),
         };
+        let records = match self.format.as_deref() {
+            None | Some("" | "Text") => None,
+            Some("Records") => Some(self.offset),
+            Some(_) => return Err(answers::bad_request("format must be Text or Records")),
+        };
         let tail = self
             .tail_lines
             .map(|n| usize::try_from(n.min(MAX_TAIL)).unwrap_or(usize::MAX));
@@ -89,6 +99,7 @@ impl LogQuery {
             follow: truth(self.follow.as_ref()),
             tail,
             limit: self.limit_bytes,
+            records,
         })
     }
 }
@@ -111,15 +122,16 @@ async fn run_log(
     let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
     let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
     let out = Sink::new(&wanted);
-    Ok(
-        out.respond(
-            "text/plain; charset=utf-8",
-            agentlets.clone(),
-            move |agentlets, mut out| async move {
-                copy_run(&agentlets, &run, &wanted, wanted.tail, &mut out).await
-            },
-        ),
-    )
+    Ok(out.respond(
+        "text/plain; charset=utf-8",
+        agentlets.clone(),
+        move |agentlets, mut out| async move {
+            match wanted.records {
+                Some(offset) => copy_records(&agentlets, &run, wanted.follow, offset, &mut out).await,
+                None => copy_run(&agentlets, &run, &wanted, wanted.tail, &mut out).await,
+            }
+        },
+    ))
 }
 
 async fn run_events(
@@ -334,6 +346,36 @@ async fn copy_run(
         out,
     )
     .await
+}
+
+/// The records of a run as they are stored; a line `gap FROM TO` stands for bytes that are not there.
+async fn copy_records(
+    agentlets: &Agentlets,
+    run: &Run,
+    follow: bool,
+    mut offset: u64,
+    out: &mut Sink,
+) -> Result<(), Ended> {
+    let stream = StreamId::new(&run.metadata.uid, "log")?;
+    let (mut at, mut at_line_start) = (offset, true);
+    let mut convert = |piece: Piece<'_>| match piece {
+        Piece::Data(bytes) => {
+            at += bytes.len() as u64;
+            at_line_start = bytes.last().is_none_or(|&b| b == b'\n');
+            bytes.to_vec()
+        }
+        Piece::Gap(missing) => {
+            let from = at;
+            at += missing;
+            let fresh = if std::mem::replace(&mut at_line_start, true) {
+                ""
+            } else {
+                "\n"
+            };
+            format!("{fresh}gap {from} {at}\n").into_bytes()
+        }
+    };
+    copy_stream(agentlets, run, &stream, follow, &mut offset, &mut convert, out).await
 }
 
 /// The last lines of what is here now; `offset` is left at its end.

@@ -12,7 +12,7 @@ use super::worker::{Halt, Worker, failed};
 use crate::driver;
 use crate::driver::render::{self, Rendered};
 use crate::supervisor::{DisconnectRule, Handle, JobFence, JobSpec, Limits, Program, RunFolder};
-use crate::workspace::{self, Content, TreeEmpty, Workspace};
+use crate::workspace::{self, Content, LaunchProof, TreeEmpty, Workspace};
 
 impl Worker {
     /// Makes the workspace and the agent's job.
@@ -37,10 +37,9 @@ impl Worker {
         ));
         let job = RunFolder::at(&self.folder.agent());
         if !job.spec_path().exists() {
-            let spec = self.agent_spec(&workspace)?;
-            // The proof is the last thing before a job can exist.
             let proof = self.env.workspaces.prove(&workspace).await;
-            proof.map_err(|error| Halt::End(failed(error.reason(), chain(&error))))?;
+            let proof = proof.map_err(|error| Halt::End(failed(error.reason(), chain(&error))))?;
+            let spec = self.agent_spec(&proof, workspace.resumed())?;
             self.make_job(&job, &spec)?;
         }
         self.advance(Stage::Working)
@@ -158,29 +157,32 @@ impl Worker {
         }
     }
 
-    fn agent_spec(&self, workspace: &Workspace) -> Result<JobSpec, Halt> {
+    /// A job can be made of a proved workspace alone.
+    fn agent_spec(&self, proof: &LaunchProof, resumed: bool) -> Result<JobSpec, Halt> {
         let run = &self.record.run;
         let spec = &run.spec;
-        let (tree, home) = (workspace.tree(), workspace.home());
-        let rendered = self.render(&tree, &home, workspace.resumed());
+        let (tree, home) = (proof.tree(), proof.home());
+        let rendered = self.render(tree, home, resumed);
         let rendered = rendered.map_err(|error| {
             // Another candidate may do.
             let message = format!("Agent {}: {}", spec.agent.name, chain(&error));
             Halt::End(failed(FailureReason::AgentNotFound, message))
         })?;
-        home::fill(&home, &rendered.folders, &rendered.files, self.env.user)
+        home::fill(home, &rendered.folders, &rendered.files, self.env.user)
             .map_err(|e| Halt::End(failed(FailureReason::WorkspaceFailed, chain(&e))))?;
         let attempt = spec.attempt_timeout.as_ref().map(panda_api::meta::Duration::get);
+        let mut visible = vec![tree.to_owned(), home.to_owned(), proof.tmp().to_owned()];
+        visible.extend_from_slice(proof.read_only());
         Ok(JobSpec {
             program: Program {
                 argv: rendered.argv,
                 env: rendered.env,
-                cwd: tree.clone(),
-                home: home.clone(),
+                cwd: tree.to_owned(),
+                home: home.to_owned(),
                 user: self.env.user,
                 user_is_exclusive: false,
                 hidden: self.env.config.all_hidden(),
-                visible: vec![tree, home, workspace.tmp(), self.env.config.mirrors_dir()],
+                visible,
             },
             pre_run: rendered.pre_run,
             driver: rendered.driver,

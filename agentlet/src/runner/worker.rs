@@ -224,7 +224,9 @@ impl Worker {
         self.guarded(async move { wish.wait_for(|wish| wish.settled >= seq).await.is_ok() })
             .await?;
         self.ship_logs();
-        self.advance(Stage::Preparing)
+        // Not written down: after a kill it is simply admitted again.
+        self.record.stage = Stage::Preparing;
+        Ok(())
     }
 
     /// Saves the record with its next stage.

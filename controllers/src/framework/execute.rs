@@ -128,6 +128,11 @@ async fn refuted<A: Api>(api: &A, check: &Check) -> Result<Option<Target>, Error
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         },
+        Check::NotReplaced { target, uid } => match api.call(target, Verb::Get).await {
+            Ok(found) => Ok((uid_of(&found) != uid).then(|| target.clone())),
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        },
         Check::Empty { namespace } => {
             for kind in KINDS.into_iter().filter(|kind| kind.namespaced) {
                 if let Some(name) = api.any(kind, namespace).await? {

@@ -76,6 +76,13 @@ pub enum Check {
         /// Its uid, when it was ever seen.
         uid: Option<String>,
     },
+    /// No other object has taken the name of this one, which may be gone.
+    NotReplaced {
+        /// The object.
+        target: Target,
+        /// Its uid.
+        uid: String,
+    },
     /// The namespace holds no object of any kind.
     Empty {
         /// The namespace.

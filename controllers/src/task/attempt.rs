@@ -75,7 +75,7 @@ impl Planner<'_> {
     pub(super) fn reserved(&mut self) {
         if self.cancelled() {
             if !self.strays {
-                self.prove_absent(None);
+                self.prove_absent();
                 self.cancel();
             }
             return;
@@ -85,7 +85,7 @@ impl Planner<'_> {
             return;
         };
         let checks = self.plan.checks.clone();
-        self.prove_absent(None);
+        self.prove_absent();
         if self.out_of_time(self.now, Some(&agent)) {
             return;
         }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::plan::Planner;
 use super::result::passed;
-use super::usage::{book, is_booked};
+use super::usage::book;
 
 impl Planner<'_> {
     /// The current attempt is alive.
@@ -59,10 +59,11 @@ impl Planner<'_> {
         self.see(run);
         let name = &run.metadata.name;
         let accepted = self.status.accepted_run == *name;
-        if is_booked(&self.status, name, run.spec.attempt) {
+        if self.is_booked(run) {
             self.next();
             return;
         }
+        self.prove_newest(run);
         book(&mut self.status, run);
         let message = run.status.failure.as_ref().map(|f| f.message.clone());
         match run.status.phase {

@@ -77,6 +77,8 @@ impl<'a> Planner<'a> {
 
     fn attempt(&mut self) {
         match self.view.current(self.task, &self.status) {
+            // Its end was taken into account already, so a cache that shows it alive lags: nothing follows from that.
+            Current::Seen(run) if !is_terminal(run) && self.is_booked(run) => {}
             Current::Seen(run) if !is_terminal(run) => self.live(run),
             Current::Seen(run) => self.ended(run),
             Current::Gone => self.gone(),
@@ -84,6 +86,11 @@ impl<'a> Planner<'a> {
             Current::Reserved => self.reserved(),
             Current::None => self.next(),
         }
+    }
+
+    /// Whether the Run's end was taken into account.
+    pub(super) fn is_booked(&self, run: &Run) -> bool {
+        is_booked(&self.status, &run.metadata.name, run.spec.attempt)
     }
 
     /// The Task's `spec.rerun`.
@@ -130,11 +137,11 @@ impl<'a> Planner<'a> {
             return false;
         }
         match self.view.current(self.task, &self.status) {
-            Current::Seen(run) if !is_booked(&self.status, &run.metadata.name, run.spec.attempt) => {
+            Current::Seen(run) if !self.is_booked(run) => {
+                self.prove_newest(run);
                 book(&mut self.status, run);
             }
-            Current::Reserved => self.prove_absent(None),
-            Current::Gone => self.prove_absent(Some(self.status.current_run_uid.clone())),
+            Current::Reserved | Current::Gone => self.prove_absent(),
             _ => {}
         }
         let old = std::mem::take(&mut self.status);
@@ -161,7 +168,11 @@ impl<'a> Planner<'a> {
             .status
             .phase
             .is_some_and(|phase| phase.is_terminal() || phase == TaskPhase::Review);
-        self.end_where(|run, _| over || run.metadata.name != current)
+        let status = self.status.clone();
+        self.end_where(|run, _| {
+            let name = &run.metadata.name;
+            over || *name != current || is_booked(&status, name, run.spec.attempt)
+        })
     }
 
     fn end_where(&mut self, which: impl Fn(&Run, i64) -> bool) -> bool {
@@ -204,7 +215,7 @@ impl<'a> Planner<'a> {
             self.next();
             return;
         }
-        self.prove_absent(Some(self.status.current_run_uid.clone()));
+        self.prove_absent();
         mark(&mut self.status, &name);
         if self.cancelled() {
             self.cancel();
@@ -329,10 +340,19 @@ impl<'a> Planner<'a> {
     }
 
     /// Requires live proof that the current Run does not exist, before anything of this plan is written.
-    pub(super) fn prove_absent(&mut self, uid: Option<String>) {
+    pub(super) fn prove_absent(&mut self) {
         self.plan.checks.push(Check::Absent {
             target: Target::new::<Run>(&self.task.metadata.namespace, &self.status.current_run),
-            uid,
+            uid: None,
+        });
+    }
+
+    /// Requires live proof that an ended Run was not deleted and made again since: a cache that lags would show the
+    /// end of the former one while the new one is alive.
+    pub(super) fn prove_newest(&mut self, run: &Run) {
+        self.plan.checks.push(Check::NotReplaced {
+            target: Target::of(run),
+            uid: run.metadata.uid.clone(),
         });
     }
 

@@ -45,11 +45,8 @@ impl View {
         }
         match self.runs.get(&status.current_run) {
             Some(run) if !is_owned(run, task) => Current::Foreign,
-            Some(run) if status.current_run_uid.is_empty() || run.metadata.uid == status.current_run_uid => {
-                Current::Seen(run)
-            }
-            // Deleted and made again by someone else: the attempt that we knew is gone.
-            Some(_) => Current::Gone,
+            // Whatever its uid: one that was deleted before it was ever seen is made again under its name.
+            Some(run) => Current::Seen(run),
             None if status.current_run_uid.is_empty() => Current::Reserved,
             None => Current::Gone,
         }

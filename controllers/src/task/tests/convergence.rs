@@ -293,7 +293,7 @@ fn check(wanted: &Task, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_task_converges(steps in proptest::collection::vec(step(), 0..60)) {

@@ -426,3 +426,48 @@ fn the_true_time_of_the_end_is_kept_within_what_is_possible() {
         assert_eq!(done.duration_since(start).as_secs(), stamped);
     }
 }
+
+#[test]
+fn an_older_run_that_is_still_alive_ends_before_the_next_attempt() {
+    let model = Model::new(&task(NAME));
+    model.attempt(|m, run| m.fail(run, failure(FailureReason::Crashed)));
+    // A restored backup: the first Run is alive again, the status knows of its failure.
+    let mut revived = model.runs().remove(0);
+    revived.status.phase = Some(RunPhase::Running);
+    model.world.put(&revived);
+    let mut known = model.task();
+    known.status.attempts = 2;
+    known.status.current_run = model.run_target(2).name;
+    known.status.booked_runs.push(model.run_target(2).name);
+    known.status.current_run_uid = "gone".into();
+    model.world.put(&known);
+    model.wait();
+    model.reconcile();
+    assert_eq!(model.runs().len(), 1);
+    assert_eq!(model.live().unwrap().spec.cancel, Some(true));
+    model.set_phase(&revived, RunPhase::Cancelled);
+    model.reconcile();
+    assert_eq!(model.live().unwrap().spec.attempt, 3);
+}
+
+#[test]
+fn a_run_that_was_made_again_is_not_taken_for_the_one_before_it() {
+    let model = Model::new(&task(NAME));
+    model.outcome(&model.plan(), Faults::default());
+    let first = model.live().unwrap();
+    model.bind(&first);
+    model.fail(&first, failure(FailureReason::Crashed));
+    let then = model.world.revision();
+    // Deleted before it was ever seen, so it is made again.
+    model.world.remove(&model.run_target(1));
+    model.outcome(&model.plan(), Faults::default());
+    assert_ne!(model.live().unwrap().metadata.uid, first.metadata.uid);
+    // The cache shows the end of the first one still.
+    let now = model.world.revision();
+    let stale = model.plan_at(now, then, now).unwrap();
+    assert!(matches!(
+        model.outcome(&stale, Faults::default()),
+        Some(Outcome::Stale(_))
+    ));
+    assert_eq!((model.runs().len(), model.status().attempts), (1, 1));
+}

@@ -120,6 +120,8 @@ impl Agentlets {
             .max_encoding_message_size(usize::MAX);
         tonic::service::Routes::new(service)
             .into_axum_router()
+            // Unknown paths are answered by the server, as a `Status`.
+            .reset_fallback()
             .merge(binding::routes(Arc::clone(self)))
             .merge(logs::routes(Arc::clone(self)))
             .merge(artifacts::routes(Arc::clone(self)))

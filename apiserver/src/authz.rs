@@ -17,7 +17,7 @@ pub trait Authorizer: Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// The fixed rules that hold as long as there are no roles: `system:masters` may do everything, the controllers
-/// everything but see Secrets, a device only use its own service.
+/// everything but see or write the values of Secrets, a device only use its own service.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fixed;
 
@@ -30,10 +30,12 @@ impl Authorizer for Fixed {
             return true;
         }
         if user.name == CONTROLLERS {
-            return request
+            let secret = request
                 .target
                 .as_ref()
-                .is_none_or(|target| target.resource != "secrets");
+                .is_some_and(|target| target.resource == "secrets");
+            let removes = matches!(request.verb, Verb::Delete | Verb::DeleteCollection);
+            return !secret || request.metadata_only || removes;
         }
         // Everybody who is known may look around, as with upstream's discovery role.
         request.target.is_none() && request.verb == Verb::Get && !request.path.starts_with("/metrics")

@@ -67,6 +67,8 @@ pub struct RequestInfo {
     pub path: String,
     /// Whether the answer goes on without end: no deadline, and another bound.
     pub long: bool,
+    /// Whether the answer shows metadata only, and never values.
+    pub metadata_only: bool,
 }
 
 impl RequestInfo {
@@ -98,6 +100,7 @@ impl RequestInfo {
             target,
             path,
             long: verb == Verb::Watch || stream || grpc,
+            metadata_only: false,
         }
     }
 }

@@ -173,6 +173,20 @@ impl Cluster {
         Ok(out.into_owned())
     }
 
+    /// The program under test.
+    ///
+    /// # Errors
+    /// When it is not built.
+    pub fn pandactl_path(&self) -> anyhow::Result<PathBuf> {
+        Ok(target()?.join("pandactl"))
+    }
+
+    /// The process, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
     /// Starts the process again (killed or not) and waits until it is ready.
     ///
     /// # Errors
@@ -189,6 +203,8 @@ impl Cluster {
             .command(target()?.join("pandactl"))
             .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
+            .arg("--work-dir")
+            .arg(self.dir.path().join("work"))
             .args(&self.extra)
             .stdout(log.try_clone()?)
             .stderr(log)

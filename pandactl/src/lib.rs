@@ -25,3 +25,6 @@ pub mod git;
 pub mod io;
 pub mod output;
 pub mod session;
+
+#[cfg(feature = "up")]
+pub mod up;

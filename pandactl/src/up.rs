@@ -42,6 +42,12 @@ pub enum Error {
     /// There is no home folder and no `--data-dir`.
     #[error("there is no home folder to keep data in")]
     NoHome,
+    /// There is no git on the PATH.
+    #[error("git was not found on the PATH")]
+    NoGit,
+    /// The way to the server cannot be set up.
+    #[error("cannot set up TLS to the server")]
+    Connector(#[from] panda_client::connector::Error),
     /// The store cannot be opened.
     #[error("cannot open the store")]
     Store(#[from] panda_store::Error),
@@ -98,6 +104,7 @@ impl Error {
                 "another process uses this data folder; stop it, or choose another folder with --data-dir"
                     .into(),
             ),
+            Self::NoGit => Some("install git; workspaces are made with it".into()),
             Self::NoHome => Some("name a folder with --data-dir".into()),
             Self::Path { .. } | Self::Config { .. } => {
                 Some("check its owner, its mode and the space left".into())
@@ -106,6 +113,9 @@ impl Error {
         }
     }
 }
+
+/// User and group that agents of a root device run as: in no range that distributions hand out.
+const AGENT_UID: u32 = 2_064_000;
 
 /// Arguments of `pandactl up`.
 #[derive(Clone, Debug, clap::Args)]
@@ -164,7 +174,7 @@ pub async fn run(args: UpArgs, around: Surroundings, out: &mut (dyn Write + Send
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     if args.demo {
-        return demo::run(args, around, out, &mut interrupt).await;
+        return demo::run(args, around, out, &mut interrupt, &mut terminate).await;
     }
     let settings = settings(&args, &around)?;
     let (with_agentlet, keep_runs) = (settings.agentlet, settings.keep_runs);
@@ -232,6 +242,16 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
         path: around.path.clone(),
         env: around.env.clone(),
         max_runs: args.max_runs.unwrap_or(processors.max(4)),
+        exe: std::env::current_exe().map_err(|source| Error::Path {
+            path: "/proc/self/exe".into(),
+            source,
+        })?,
+        git: places::program("git", &around.path).ok_or(Error::NoGit)?,
+        agent_uid: if rustix::process::geteuid().is_root() {
+            AGENT_UID
+        } else {
+            0
+        },
     })
 }
 

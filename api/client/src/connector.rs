@@ -112,6 +112,18 @@ impl TlsConnector {
     /// # Errors
     /// When the address, an authority, a certificate or a key cannot be used.
     pub fn new(config: &Config, timeout: Duration) -> Result<Self, Error> {
+        Self::with_protocols(config, timeout, &[])
+    }
+
+    /// The same, asking for HTTP/2 in the handshake: for gRPC.
+    ///
+    /// # Errors
+    /// When the address, an authority, a certificate or a key cannot be used.
+    pub fn http2(config: &Config, timeout: Duration) -> Result<Self, Error> {
+        Self::with_protocols(config, timeout, &[b"h2"])
+    }
+
+    fn with_protocols(config: &Config, timeout: Duration, protocols: &[&[u8]]) -> Result<Self, Error> {
         let bad_server = |problem: &str| Error::Credential {
             field: "server",
             problem: problem.to_owned(),
@@ -127,10 +139,12 @@ impl TlsConnector {
         let name = config.tls_server_name.as_deref().unwrap_or(bare).to_owned();
         let server_name = ServerName::try_from(name)
             .map_err(|_| bad_server("the host is neither a DNS name nor an IP address"))?;
+        let mut tls = client_config(config)?;
+        tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Self {
             target: format!("{host}:{}", config.server.port_u16().unwrap_or(443)),
             server_name,
-            tls: tokio_rustls::TlsConnector::from(Arc::new(client_config(config)?)),
+            tls: tokio_rustls::TlsConnector::from(Arc::new(tls)),
             timeout,
         })
     }

@@ -32,9 +32,21 @@ pub(super) struct Trace {
 pub(super) async fn describe(mut request: Request, next: Next) -> Response {
     let kind = request.headers().get(http::header::CONTENT_TYPE);
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    let info = RequestInfo::new(request.method(), request.uri(), grpc);
+    let mut info = RequestInfo::new(request.method(), request.uri(), grpc);
+    info.metadata_only = metadata_only(request.headers());
     request.extensions_mut().insert(Arc::new(info));
     next.run(request).await
+}
+
+/// Whether every form that the client accepts holds metadata only.
+fn metadata_only(headers: &HeaderMap) -> bool {
+    let mut forms = headers
+        .get_all(http::header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .peekable();
+    forms.peek().is_some() && forms.all(|form| form.contains("as=PartialObjectMetadata"))
 }
 
 pub(super) async fn observe(State(trace): State<Arc<Trace>>, mut request: Request, next: Next) -> Response {

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use panda_agentlet::{Agentlet, Shutdown};
+use panda_agentlet::Shutdown;
+use panda_agentlet::boot::SystemBoot;
 use panda_api::meta::{Clock, IdSource, ObjectMeta, RandomIds, SystemClock};
 use panda_api::{Device, OwnerConfig};
 use panda_apiserver::agentlet::{self as agentlet_service, Agentlets};
 use panda_apiserver::pki::{Identity as Certificate, Pki, Subject};
 use panda_apiserver::{Config as ServerConfig, Server};
 use panda_client::config::Identity;
+use panda_client::connector::TlsConnector;
 use panda_client::params::WriteParams;
 use panda_client::{Api, Client, Config as ClientConfig, Options};
 use panda_controllers::Manager;
@@ -58,6 +60,12 @@ pub struct Settings {
     pub env: std::collections::BTreeMap<String, String>,
     /// Runs at one time.
     pub max_runs: u32,
+    /// This program: it is also the supervisor and the floor's helper.
+    pub exe: PathBuf,
+    /// The git program, an absolute path.
+    pub git: PathBuf,
+    /// User and group that agents run as; 0: our own.
+    pub agent_uid: u32,
 }
 
 /// A running control plane.
@@ -105,7 +113,8 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     ))?);
 
     let metrics = panda_apiserver::SharedRegistry::default();
-    let server_config = ServerConfig::new(settings.data_dir.clone(), address);
+    let mut server_config = ServerConfig::new(settings.data_dir.clone());
+    server_config.listen = address;
     let deps = panda_apiserver::Deps {
         store: Arc::clone(&cache),
         clock: Arc::clone(&clock),
@@ -135,7 +144,7 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     });
 
     let admin = pki.client("admin", &Subject::admin())?;
-    let config = client_config(address, &pki, &admin);
+    let config = client_config(address, &pki, &admin)?;
     let client = Client::connect(&config, Options::default())?;
     let up = Up {
         config,
@@ -156,7 +165,7 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     Ok(up)
 }
 
-fn client_config(address: SocketAddr, pki: &Pki, identity: &Certificate) -> ClientConfig {
+fn client_config(address: SocketAddr, pki: &Pki, identity: &Certificate) -> Result<ClientConfig, Error> {
     // A wildcard address is no address to dial.
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
@@ -165,16 +174,31 @@ fn client_config(address: SocketAddr, pki: &Pki, identity: &Certificate) -> Clie
         }
         address => address,
     };
-    ClientConfig {
-        server: format!("https://{host}"),
-        ca: Some(pki.ca_certificate_pem().as_bytes().to_vec()),
+    Ok(ClientConfig {
+        server: server(host)?,
+        ca: pki.ca_certificate_pem().as_bytes().to_vec(),
+        tls_server_name: None,
         identity: Identity::ClientCert {
-            certificate: identity.certificate_pem.clone().into_bytes(),
+            cert: identity.certificate_pem.clone().into_bytes(),
             key: identity.key_pem.clone().into_bytes(),
         },
         namespace: "default".into(),
-        ..ClientConfig::default()
-    }
+    })
+}
+
+fn server(host: SocketAddr) -> Result<http::Uri, Error> {
+    http::Uri::builder()
+        .scheme("https")
+        .authority(host.to_string())
+        .path_and_query("/")
+        .build()
+        .map_err(|_| {
+            let source = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+            Error::Listen {
+                address: host,
+                source,
+            }
+        })
 }
 
 impl Up {
@@ -202,12 +226,12 @@ impl Up {
         ids: &Arc<dyn IdSource>,
     ) -> Result<(), Error> {
         let identity = pki.client("controllers", &Subject::controllers())?;
-        let client = Client::connect(&client_config(address, pki, &identity), Options::default())?;
+        let client = Client::connect(&client_config(address, pki, &identity)?, Options::default())?;
         let manager = Manager::build(
             client,
             Arc::clone(clock),
             Arc::clone(ids),
-            panda_controllers::Config::default(),
+            panda_controllers::manager::Config::default(),
         );
         let stop = self.rest.clone();
         self.tasks.spawn(async move { manager.run(stop).await });
@@ -243,8 +267,22 @@ impl Up {
         } else {
             Shutdown::StopRuns { within: STOP_RUNS }
         };
-        let connection = client_config(address, pki, &identity);
-        let agentlet = Agentlet::build(config, panda_agentlet::Deps::new(clock, ids, &connection)?)?;
+        config.git = settings.git;
+        config.agent_uid = settings.agent_uid;
+        let connection = client_config(address, pki, &identity)?;
+        let connector = TlsConnector::http2(&connection, Duration::from_secs(10))?;
+        let boot = SystemBoot::read().map_err(|source| Error::Path {
+            path: "/proc".into(),
+            source,
+        })?;
+        let deps = panda_agentlet::Deps {
+            clock,
+            ids,
+            boot: Arc::new(boot),
+            connector: Arc::new(connector),
+            exe: settings.exe,
+        };
+        let agentlet = panda_agentlet::build(config, deps).await?;
         let stop = self.devices.clone();
         self.device_tasks.spawn(async move {
             if let Err(error) = agentlet.run(stop).await {

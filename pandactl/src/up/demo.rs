@@ -38,7 +38,7 @@ const FILES: &[(&str, &str)] = &[
 const AGENT: &str = include_str!("../../../examples/first-task/agent.yaml");
 const TASK: &str = include_str!("../../../examples/first-task/task.yaml");
 /// How long the example may take.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Error {
     Error::Demo(format!("{what}: {error}"))
@@ -49,6 +49,7 @@ pub(super) async fn run(
     around: Surroundings,
     out: &mut (dyn Write + Send),
     interrupt: &mut Signal,
+    terminate: &mut Signal,
 ) -> Result<(), Error> {
     let place = tempfile::Builder::new().prefix("panda-demo-").tempdir()?;
     open_to_all(place.path())?;
@@ -90,6 +91,7 @@ pub(super) async fn run(
     let shown = tokio::select! {
         shown = show(&up.client, &repository, out) => shown,
         _ = interrupt.recv() => Err(Error::Demo("interrupted".into())),
+        _ = terminate.recv() => Err(Error::Demo("told to stop".into())),
     };
     up.stop().await;
     shown

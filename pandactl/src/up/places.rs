@@ -71,6 +71,19 @@ pub(super) fn device_name(hostname: &str) -> String {
     }
 }
 
+/// The absolute path of a program.
+pub(super) fn program(name: &str, path: &str) -> Option<PathBuf> {
+    let executable = |file: &PathBuf| {
+        file.is_absolute()
+            && file
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(path)
+        .map(|folder| folder.join(name))
+        .find(executable)
+}
+
 /// Writes a file of mode 0600 whole or not at all.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // A symbolic link stays one; what it points to is replaced.

@@ -1,0 +1,217 @@
+//! What a control plane costs: each line a ratio to a yardstick measured in the same run.
+//!
+//! `cargo build --release -p pandactl -p panda-agentlet && cargo run --release -p panda-e2e --example bench`
+//!
+//! Not a test: it asserts nothing about time. Ratios from one run can be compared, rates from two runs cannot.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use panda_api::meta::ObjectMeta;
+use panda_api::{ConfigMap, Task, TaskSpec};
+use panda_client::params::WriteParams;
+use panda_client::{Api, Client};
+use panda_e2e::cluster::Cluster;
+use serde_json::json;
+
+/// Bytes of one object, as performance.md's yardstick has them.
+const SIZE: usize = 1536;
+const FOR: Duration = Duration::from_secs(3);
+const CLIENTS: [usize; 3] = [1, 16, 64];
+
+fn config_map(name: String) -> ConfigMap {
+    let mut object = ConfigMap {
+        metadata: ObjectMeta::namespaced("default", name),
+        ..ConfigMap::default()
+    };
+    object.data.insert("filler".into(), "x".repeat(SIZE - 300));
+    object
+}
+
+/// Durable creates a second through the API: every answer came after an fsync.
+async fn creates(client: &Client, clients: usize, round: usize) -> anyhow::Result<f64> {
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for c in 0..clients {
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        tasks.spawn(async move {
+            let mut done = 0_u32;
+            while start.elapsed() < FOR {
+                api.create(
+                    &config_map(format!("b-{round}-{clients}-{c}-{done}")),
+                    &WriteParams::default(),
+                )
+                .await?;
+                done += 1;
+            }
+            anyhow::Ok(done)
+        });
+    }
+    let mut total = 0;
+    while let Some(done) = tasks.join_next().await {
+        total += done??;
+    }
+    Ok(f64::from(total) / start.elapsed().as_secs_f64())
+}
+
+/// The same rows straight into SQLite, one writer thread, everything waiting in one transaction.
+fn sqlite(folder: &Path, clients: usize) -> anyhow::Result<f64> {
+    let connection = rusqlite::Connection::open(folder.join(format!("bare-{clients}.db")))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.execute(
+        "CREATE TABLE log (rev INTEGER PRIMARY KEY, name TEXT, body BLOB)",
+        [],
+    )?;
+    let (sender, receiver) = mpsc::sync_channel::<(Vec<u8>, mpsc::SyncSender<()>)>(1024);
+    let writer = std::thread::spawn(move || -> rusqlite::Result<()> {
+        while let Ok(first) = receiver.recv() {
+            let mut group = vec![first];
+            group.extend(receiver.try_iter());
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            for (body, _) in &group {
+                connection
+                    .prepare_cached("INSERT INTO log (name, body) VALUES ('n', ?1)")?
+                    .execute([body])?;
+            }
+            connection.execute_batch("COMMIT")?;
+            for (_, done) in group {
+                // A client that is gone needs no answer.
+                let _: Result<(), _> = done.send(());
+            }
+        }
+        Ok(())
+    });
+    let start = Instant::now();
+    let threads: Vec<_> = (0..clients)
+        .map(|_| {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let mut done = 0_u32;
+                while start.elapsed() < FOR {
+                    let (answer, wait) = mpsc::sync_channel(1);
+                    if sender.send((vec![b'x'; SIZE], answer)).is_err() || wait.recv().is_err() {
+                        break;
+                    }
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    drop(sender);
+    let total: u32 = threads.into_iter().filter_map(|thread| thread.join().ok()).sum();
+    let rate = f64::from(total) / start.elapsed().as_secs_f64();
+    writer
+        .join()
+        .map_err(|_| anyhow::anyhow!("the writer failed"))??;
+    Ok(rate)
+}
+
+fn rss(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// From the moment before the create to the first instruction of the agent, which writes the clock into a file.
+async fn apply_to_process(cluster: &Cluster, client: &Client) -> anyhow::Result<f64> {
+    let agent = json!({
+        "apiVersion": "panda.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "stamp"},
+        "spec": {"drivers": [{"kind": "Exec", "command": ["date", "+%s.%N"]}]},
+    });
+    std::fs::write(cluster.dir().join("agent.json"), agent.to_string())?;
+    cluster.ok(&["apply", "-f", "agent.json"])?;
+    let api: Api<Task> = Api::namespaced(client.clone(), "default");
+    let mut seconds = Vec::new();
+    for i in 0..9 {
+        let task = Task {
+            metadata: ObjectMeta::namespaced("default", format!("stamp-{i}")),
+            spec: TaskSpec {
+                prompt: "What time is it?".into(),
+                agents: vec![panda_api::AgentChoice {
+                    name: "stamp".into(),
+                    ..Default::default()
+                }],
+                ..TaskSpec::default()
+            },
+            ..Task::default()
+        };
+        let before = std::time::UNIX_EPOCH.elapsed()?.as_secs_f64();
+        let name = api.create(&task, &WriteParams::default()).await?.metadata.name;
+        let task = cluster
+            .eventually("the task ends", || async {
+                let task = api.get(&name).await.ok()?;
+                task.status
+                    .phase
+                    .is_some_and(|phase| phase.is_terminal())
+                    .then_some(task)
+            })
+            .await?;
+        let log = cluster.ok(&["logs", &format!("task/{}", task.metadata.name)])?;
+        let started = log
+            .lines()
+            .find_map(|line| line.trim().parse::<f64>().ok())
+            .context("a stamp in the log")?;
+        seconds.push(started - before);
+    }
+    Ok(median(seconds))
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let start = Instant::now();
+    let cluster = Cluster::start(&[]).await?;
+    let up = start.elapsed();
+    let client = cluster.client()?;
+    let spawn = Instant::now();
+    for _ in 0..20 {
+        std::process::Command::new("/bin/true").status()?;
+    }
+    let spawn = spawn.elapsed() / 20;
+    println!(
+        "start to ready           {:>8.0} ms   {:>6.0} x starting /bin/true",
+        up.as_secs_f64() * 1e3,
+        up.as_secs_f64() / spawn.as_secs_f64()
+    );
+    let pid = cluster.pid().context("running")?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    println!(
+        "idle memory of up        {:>8.1} MB   {:>6.1} x this process",
+        rss(pid)?,
+        rss(pid)? / rss(std::process::id())?
+    );
+    let binary = std::fs::metadata(cluster.pandactl_path()?)?.len();
+    println!("binary                   {:>8.1} MB", binary as f64 / 1e6);
+    let delay = apply_to_process(&cluster, &client).await?;
+    println!(
+        "apply to process started {:>8.1} ms   {:>6.1} x starting /bin/true (median of 9)",
+        delay * 1e3,
+        delay / spawn.as_secs_f64()
+    );
+    for clients in CLIENTS {
+        let mut pairs = Vec::new();
+        for round in 0..3 {
+            pairs.push((creates(&client, clients, round).await?, {
+                let folder = tempfile::tempdir_in(cluster.dir())?;
+                sqlite(folder.path(), clients)?
+            }));
+        }
+        let ratio = median(pairs.iter().map(|(ours, bare)| ours / bare).collect());
+        let ours = median(pairs.iter().map(|(ours, _)| *ours).collect());
+        println!(
+            "creates/s, {clients:>2} clients    {ours:>8.0} /s   {ratio:>6.2} x bare SQLite, group-committed (median of 3 pairs)"
+        );
+    }
+    Ok(())
+}

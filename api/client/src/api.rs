@@ -24,6 +24,9 @@ use crate::watch::{ObjectList, WatchEvent, WatchStream, decode_event, decode_lis
 const PAGE: u32 = 500;
 /// How much longer than its own timeout a watch may last before the client ends it.
 const WATCH_GRACE: Duration = Duration::from_secs(15);
+/// Objects without their values; the server refuses rather than send more.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// Objects of one kind, in one namespace or all of them.
@@ -32,6 +35,8 @@ pub struct Api<K> {
     client: Client,
     resource: ApiResource,
     namespace: Option<String>,
+    /// Whether only metadata is asked for.
+    metadata_only: bool,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -86,7 +91,10 @@ impl Api<PartialObject> {
     /// The metadata of objects of any kind, in all namespaces.
     #[must_use]
     pub fn metadata(client: Client, resource: ApiResource) -> Self {
-        Self::of(client, resource, None)
+        Self {
+            metadata_only: true,
+            ..Self::of(client, resource, None)
+        }
     }
 }
 
@@ -97,6 +105,7 @@ impl<K> Api<K> {
             client,
             resource,
             namespace,
+            metadata_only: false,
             kind: PhantomData,
         }
     }
@@ -104,7 +113,10 @@ impl<K> Api<K> {
     /// The same kind in another namespace.
     #[must_use]
     pub fn within(&self, namespace: &str) -> Self {
-        Self::of(self.client.clone(), self.resource.clone(), Some(namespace))
+        Self {
+            metadata_only: self.metadata_only,
+            ..Self::of(self.client.clone(), self.resource.clone(), Some(namespace))
+        }
     }
 
     /// The names of the kind.
@@ -148,8 +160,19 @@ impl<K> Api<K> {
         query: &Query,
         body: Option<Bytes>,
     ) -> Result<Bytes, Error> {
-        let request = request(method, &query.on(path), body)?;
+        let list = method == Method::GET && path == self.collection();
+        let mut request = request(method, &query.on(path), body)?;
+        self.accept(&mut request, if list { METADATA_LIST } else { METADATA });
         Ok(self.client.request(request).await?.into_body())
+    }
+
+    /// Asks for the form that this interface shows, if it is not the whole object.
+    fn accept(&self, request: &mut Request<Bytes>, metadata: &'static str) {
+        if self.metadata_only {
+            request
+                .headers_mut()
+                .insert(ACCEPT, HeaderValue::from_static(metadata));
+        }
     }
 
     /// The bytes of a subresource (`log`, `artifacts/NAME`), whole.
@@ -441,7 +464,8 @@ impl<K: Serialize + DeserializeOwned + Send + Sync + 'static> Api<K> {
     /// # Errors
     /// See [`Error`]. A version that is too old is an error here or the first event.
     pub async fn watch(&self, params: &WatchParams) -> Result<WatchStream<K>, Error> {
-        let request = request(Method::GET, &params.query().on(&self.collection()), None)?;
+        let mut request = request(Method::GET, &params.query().on(&self.collection()), None)?;
+        self.accept(&mut request, METADATA);
         self.open_watch(request, params).await
     }
 }

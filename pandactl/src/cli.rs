@@ -37,6 +37,9 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Run a control plane and this device in one process
+    #[cfg(feature = "up")]
+    Up(crate::up::UpArgs),
     /// Make objects be what files say
     Apply(commands::apply::ApplyArgs),
     /// Make a task, namespace, config map or secret
@@ -133,6 +136,8 @@ pub async fn execute(cli: Cli, io: &mut Io) -> Exit {
 
 async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
     match command {
+        #[cfg(feature = "up")]
+        Command::Up(args) => commands::up::run(args, session).await,
         Command::Apply(args) => commands::apply::run(args, session).await,
         Command::Create(args) => commands::create::run(args, session).await,
         Command::Get(args) => commands::get::run(args, session).await,

@@ -14,5 +14,7 @@ pub mod logs;
 pub mod metadata;
 pub mod result;
 pub mod task_verbs;
+#[cfg(feature = "up")]
+pub mod up;
 pub mod version;
 pub mod wait;

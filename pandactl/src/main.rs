@@ -40,12 +40,20 @@ fn main() -> ExitCode {
 }
 
 fn runtime(cli: &cli::Cli) -> std::io::Result<tokio::runtime::Runtime> {
+    #[cfg(feature = "up")]
+    if matches!(cli.command, cli::Command::Up(_)) {
+        return tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    }
     let _: &cli::Cli = cli;
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Logs of client commands; `up` sets up its own, with traces.
 fn logging(cli: &cli::Cli, io: &Io) -> Result<(), pandactl::error::Error> {
+    #[cfg(feature = "up")]
+    if matches!(cli.command, cli::Command::Up(_)) {
+        return Ok(());
+    }
     let level = match cli.global.verbosity {
         0 => "off",
         1 => "warn,panda_client=debug,pandactl=debug",

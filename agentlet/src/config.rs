@@ -73,6 +73,8 @@ impl Config {
     pub(crate) fn all_hidden(&self) -> Vec<PathBuf> {
         let mut hidden = self.hidden.clone();
         hidden.push(self.data_dir.clone());
+        // Other tasks' folders and the mirrors, from which checks are restored; what is a run's own is made visible.
+        hidden.push(self.work_dir.clone());
         hidden
     }
 

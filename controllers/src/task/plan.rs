@@ -76,7 +76,12 @@ impl<'a> Planner<'a> {
     }
 
     fn attempt(&mut self) {
-        match self.view.current(self.task, &self.status) {
+        let current = self.view.current(self.task, &self.status);
+        if let Current::Seen(run) = &current {
+            self.status.agent.clone_from(&run.spec.agent.name);
+            self.status.device.clone_from(&run.spec.device_name);
+        }
+        match current {
             // Its end was taken into account already, so a cache that shows it alive lags: nothing follows from that.
             Current::Seen(run) if !is_terminal(run) && self.is_booked(run) => {}
             Current::Seen(run) if !is_terminal(run) => self.live(run),

@@ -70,11 +70,11 @@ fn of_status(document: &Document, status: &Status) -> Vec<Fault> {
     if status.is(Reason::Invalid)
         && let Some(details) = &status.details
     {
-        return details
-            .causes
-            .iter()
-            .map(|cause| at(&cause.field, cause.message.clone(), remedy(&cause.reason)))
-            .collect();
+        // Unknown fields are not mentioned beside others; but a misspelt field is often why another one is missing.
+        let mut all = unknown_here(document, &document.object);
+        let causes = details.causes.iter();
+        all.extend(causes.map(|cause| at(&cause.field, cause.message.clone(), remedy(&cause.reason))));
+        return all;
     }
     if status.is(Reason::BadRequest)
         && let Some(strict) = STRICT.as_ref()
@@ -146,6 +146,42 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "FieldValueTooLong" | "FieldValueTooMany" => "make it shorter",
         _ => return None,
     })
+}
+
+/// Fields that this program does not know.
+fn unknown_here(document: &Document, object: &Value) -> Vec<Fault> {
+    let (Some(api_version), Some(kind)) = (object["apiVersion"].as_str(), object["kind"].as_str()) else {
+        return Vec::new();
+    };
+    let Some(info) = scheme::by_kind(api_version, kind) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    walk(info.schema(), object, FieldPath::root(), &mut found);
+    found
+        .iter()
+        .map(|path| unknown(document, &path.to_string(), "unknown"))
+        .collect()
+}
+
+/// Most unknown fields that are listed.
+const MAX_UNKNOWN: usize = 20;
+
+fn walk(schema: &Value, object: &Value, path: FieldPath, found: &mut Vec<FieldPath>) {
+    if let (Some(properties), Some(fields)) = (schema["properties"].as_object(), object.as_object()) {
+        for (key, value) in fields {
+            let path = path.clone().key(key);
+            match properties.get(key) {
+                Some(schema) => walk(schema, value, path, found),
+                None if found.len() < MAX_UNKNOWN => found.push(path),
+                None => return,
+            }
+        }
+    } else if let Some(items) = object.as_array().filter(|_| schema["items"].is_object()) {
+        for (at, item) in items.iter().enumerate() {
+            walk(&schema["items"], item, path.clone().index(at), found);
+        }
+    }
 }
 
 /// The faults that this program finds by itself, for when no server can be asked.

@@ -158,7 +158,26 @@ fn removals(last: &Value, wanted: &Value, live: &Value, patch: &mut Map<String, 
     }
 }
 
-/// Whether two states of an object differ in something that a person wrote.
+/// Whether a patch changes nothing but the note of what was applied last.
+#[must_use]
+pub fn is_bookkeeping(patch: &Value) -> bool {
+    let mut rest = patch.clone();
+    if let Some(annotations) = rest
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.remove(LAST_APPLIED);
+    }
+    drop_empty_annotations(&mut rest);
+    if rest["metadata"].as_object().is_some_and(Map::is_empty)
+        && let Some(fields) = rest.as_object_mut()
+    {
+        fields.remove("metadata");
+    }
+    rest.as_object().is_some_and(Map::is_empty)
+}
+
+/// Whether two states of an object are the same in everything that a person wrote.
 #[must_use]
 pub fn same_content(a: &Value, b: &Value) -> bool {
     fn content(object: &Value) -> Value {

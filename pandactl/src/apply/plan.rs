@@ -29,6 +29,8 @@ pub struct Item {
     pub resource: ApiResource,
     /// Its kind in its namespace.
     pub api: DynamicApi,
+    /// It was printed by a server: applying it unchanged changes nothing, not even what was applied last.
+    printed: bool,
 }
 
 /// What became of an object.
@@ -161,12 +163,15 @@ pub async fn items(session: &mut Session<'_>, documents: Vec<Document>) -> Resul
             &resource,
             Some(&namespace).filter(|n| !n.is_empty()).map(String::as_str),
         )?;
+        let was = &document.object["metadata"];
+        let printed = was["uid"].is_string() || was["annotations"][merge::LAST_APPLIED].is_string();
         let object = merge::with_last_applied(&object);
         items.push(Item {
             document,
             object,
             resource,
             api,
+            printed,
         });
     }
     Ok((items, found))
@@ -243,6 +248,9 @@ async fn once(item: &Item, dry_run: bool) -> Result<(Change, Value), panda_clien
         return Ok((Change::Created, made));
     };
     let patch = merge::three_way(&item.object, &live);
+    if item.printed && merge::is_bookkeeping(&patch) {
+        return Ok((Change::Unchanged, live));
+    }
     if patch.as_object().is_some_and(serde_json::Map::is_empty) {
         return Ok((Change::Unchanged, live));
     }

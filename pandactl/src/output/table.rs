@@ -126,6 +126,9 @@ impl Printer {
         for (number, row) in rows.iter().enumerate() {
             let mut line = String::new();
             for (at, cell) in row.iter().enumerate() {
+                if self.look.width.is_some() && widths[at] == 0 {
+                    continue;
+                }
                 let fit = if self.look.width.is_some() {
                     text::fit(cell, widths[at])
                 } else {
@@ -159,27 +162,35 @@ impl Printer {
     }
 }
 
-/// Widths that fit a terminal: the widest columns give first, the name last.
+/// Widths that fit a terminal: the widest columns give first, the name last. Where that is not enough, columns on the
+/// right are left out: their width is 0.
 fn fitted(natural: &[usize], limit: usize, name: usize) -> Vec<usize> {
     let mut widths = natural.to_vec();
-    let gaps = GAP * widths.len().saturating_sub(1);
-    let mut total = widths.iter().sum::<usize>() + gaps;
-    for (least, with_name) in [
-        (NARROW, false),
-        (NARROW, true),
-        (NARROWEST, false),
-        (NARROWEST, true),
-    ] {
-        while total > limit {
+    squeeze(&mut widths, limit, NARROW, name);
+    for at in (1..widths.len()).rev() {
+        if total(&widths) > limit && at != name {
+            widths[at] = 0;
+        }
+    }
+    squeeze(&mut widths, limit, NARROWEST, name);
+    widths
+}
+
+fn total(widths: &[usize]) -> usize {
+    let shown = widths.iter().filter(|width| **width > 0).count();
+    widths.iter().sum::<usize>() + GAP * shown.saturating_sub(1)
+}
+
+fn squeeze(widths: &mut [usize], limit: usize, least: usize, name: usize) {
+    for with_name in [false, true] {
+        while total(widths) > limit {
             let widest = (0..widths.len())
                 .filter(|&at| (with_name || at != name) && widths[at] > least)
                 .max_by_key(|&at| widths[at]);
             let Some(at) = widest else { break };
             widths[at] -= 1;
-            total -= 1;
         }
     }
-    widths
 }
 
 fn cell(value: &Value) -> String {

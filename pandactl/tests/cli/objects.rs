@@ -1,0 +1,224 @@
+//! Delete, wait, label, task verbs, describe, events, config, create.
+
+use panda_api::{Namespace, Task};
+use panda_client::params::WriteParams;
+use serde_json::json;
+
+use crate::harness::Cluster;
+
+async fn task(cluster: &Cluster, name: &str) {
+    let text = format!(
+        "apiVersion: panda.dev/v1alpha1\nkind: Task\nmetadata: {{name: {name}}}\nspec: {{prompt: p}}\n"
+    );
+    cluster.feed(&["apply", "-f", "-"], text.as_bytes()).await.ok();
+}
+
+async fn status(cluster: &Cluster, name: &str, status: serde_json::Value) {
+    cluster
+        .api::<Task>()
+        .patch_status(name, &json!({"status": status}), &WriteParams::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_deleted_by_name_file_and_selector() {
+    let cluster = Cluster::start().await;
+    for name in ["a", "b", "c"] {
+        task(&cluster, name).await;
+    }
+    cluster.ok(&["label", "task/b", "team=web"]).await;
+    assert_eq!(
+        cluster.ok(&["delete", "task", "a"]).await,
+        "task.panda.dev \"a\" deleted\n"
+    );
+    assert_eq!(
+        cluster.ok(&["delete", "tasks", "-l", "team=web"]).await,
+        "task.panda.dev \"b\" deleted\n"
+    );
+    cluster.run(&["delete", "task/a"]).await.fails();
+    cluster.ok(&["delete", "task/a", "--ignore-not-found"]).await;
+    cluster.run(&["delete", "tasks"]).await.fails();
+    let file = cluster.file(
+        "c.yaml",
+        "apiVersion: panda.dev/v1alpha1\nkind: Task\nmetadata: {name: c}\nspec: {prompt: p}\n",
+    );
+    assert_eq!(
+        cluster
+            .ok(&["delete", "-f", &file, "--force", "--grace-period=0"])
+            .await,
+        "task.panda.dev \"c\" deleted\n"
+    );
+    assert_eq!(
+        cluster.run(&["get", "tasks"]).await.err(),
+        "No resources found in default namespace.\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_ends_when_it_is_so_and_mirrors_tasks() {
+    let cluster = Cluster::start().await;
+    task(&cluster, "x").await;
+    let err = cluster
+        .run(&["wait", "--for=condition=Complete", "task/x", "--timeout=1s"])
+        .await
+        .fails();
+    assert!(err.contains("timed out"), "{err}");
+    let waiting = cluster.run(&["wait", "--for=jsonpath={.status.phase}=Failed", "task/x"]);
+    let changing = status(
+        &cluster,
+        "x",
+        json!({"phase": "Failed", "failure": {"reason": "Crashed", "message": "it broke"}}),
+    );
+    let (done, ()) = tokio::join!(waiting, changing);
+    assert_eq!(done.ok(), "task.panda.dev/x condition met\n");
+    let done = cluster.run(&["wait", "task/x", "--exit-status"]).await;
+    assert_eq!(
+        (done.code(), done.out().as_str()),
+        (2, "task.panda.dev/x failed\n")
+    );
+    assert_eq!(
+        cluster
+            .run(&["wait", "--for=condition=Complete", "task/x", "--exit-status"])
+            .await
+            .code(),
+        2
+    );
+    let waiting = cluster.run(&["wait", "--for=delete", "task/x", "--timeout=30s"]);
+    let deleting = cluster.run(&["delete", "task/x"]);
+    let (done, _) = tokio::join!(waiting, deleting);
+    done.ok();
+    cluster
+        .run(&["wait", "--for=condition=Complete", "task/x"])
+        .await
+        .fails();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verbs_of_tasks_write_the_spec() {
+    let cluster = Cluster::start().await;
+    task(&cluster, "x").await;
+    let spec = async || cluster.api::<Task>().get("x").await.unwrap().spec;
+    cluster.ok(&["pause", "x"]).await;
+    assert_eq!(spec().await.suspend, Some(true));
+    cluster.ok(&["resume", "task/x"]).await;
+    assert_eq!(spec().await.suspend, Some(false));
+    cluster.run(&["retry", "x"]).await.fails();
+    cluster.ok(&["cancel", "x"]).await;
+    assert_eq!(spec().await.cancel, Some(true));
+    status(&cluster, "x", json!({"phase": "Cancelled"})).await;
+    cluster.run(&["cancel", "x"]).await.fails();
+    cluster.ok(&["retry", "x"]).await;
+    assert_eq!(spec().await.rerun, Some(1));
+    let text = cluster.ok(&["explain-wait", "x"]).await;
+    assert!(text.contains("task/x"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_are_not_replaced_unasked() {
+    let cluster = Cluster::start().await;
+    task(&cluster, "x").await;
+    assert_eq!(
+        cluster.ok(&["label", "task", "x", "a=1"]).await,
+        "task.panda.dev/x labeled\n"
+    );
+    cluster.run(&["label", "task/x", "a=2"]).await.fails();
+    cluster.ok(&["label", "task/x", "a=2", "--overwrite"]).await;
+    cluster.ok(&["annotate", "task/x", "example.com/n=3"]).await;
+    assert_eq!(
+        cluster.ok(&["label", "task/x", "a-"]).await,
+        "task.panda.dev/x labeled\n"
+    );
+    let meta = cluster.api::<Task>().get("x").await.unwrap().metadata;
+    assert!(meta.labels.is_empty() && meta.annotations["example.com/n"] == "3");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptions_are_for_people_and_cannot_talk_to_the_terminal() {
+    let cluster = Cluster::start().await;
+    task(&cluster, "x").await;
+    status(&cluster, "x", json!({
+        "phase": "Queued",
+        "unschedulable": [{"device": "pi", "reason": "MissingCapability", "message": "no agent \u{1b}]0;evil\u{7} offers it"}],
+    }))
+    .await;
+    let text = cluster.ok(&["describe", "task", "x"]).await;
+    assert!(
+        text.contains("MissingCapability") && text.contains("Prompt:") && text.contains("Events"),
+        "{text}"
+    );
+    assert!(!text.contains('\u{1b}') && text.contains("\\x1b"), "{text}");
+    let text = cluster.ok(&["describe", "namespace", "default"]).await;
+    assert!(text.contains("Active"), "{text}");
+    assert_eq!(cluster.run(&["events", "--for", "task/x"]).await.code(), 0);
+    let text = cluster.ok(&["explain-wait", "task/x"]).await;
+    assert!(text.contains("pi") && !text.contains('\u{1b}'), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_objects_are_made_from_flags() {
+    let cluster = Cluster::start().await;
+    assert_eq!(
+        cluster.ok(&["create", "namespace", "web"]).await,
+        "namespace/web created\n"
+    );
+    let spaces: panda_client::Api<Namespace> = panda_client::Api::cluster(cluster.client.clone());
+    assert!(spaces.get_opt("web").await.unwrap().is_some());
+    cluster
+        .ok(&[
+            "create",
+            "secret",
+            "generic",
+            "s",
+            "-n",
+            "web",
+            "--from-literal=k=v=w",
+        ])
+        .await;
+    assert_eq!(
+        cluster
+            .ok(&["get", "secret", "s", "-n", "web", "-o", "jsonpath={.data.k}"])
+            .await,
+        "dj13"
+    );
+    cluster.file("guide.md", "be kind");
+    cluster
+        .ok(&["create", "configmap", "c", "--from-file=guide.md"])
+        .await;
+    assert_eq!(
+        cluster
+            .ok(&["get", "cm", "c", "-o", "jsonpath={.data['guide.md']}"])
+            .await,
+        "be kind"
+    );
+    let err = cluster
+        .run(&["create", "secret", "generic", "t", "--from-literal=hunter2"])
+        .await
+        .fails();
+    assert!(!err.contains("hunter2"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_configuration_is_shown_without_secrets_and_changed() {
+    let cluster = Cluster::start().await;
+    let text = cluster.ok(&["config", "view"]).await;
+    assert!(
+        text.contains("REDACTED") && text.contains("https://127.0.0.1"),
+        "{text}"
+    );
+    assert_eq!(cluster.ok(&["config", "current-context"]).await, "panda\n");
+    assert!(
+        cluster
+            .ok(&["config", "get-contexts"])
+            .await
+            .contains("*        panda")
+    );
+    cluster.ok(&["config", "use-context", "panda"]).await;
+    cluster.run(&["config", "use-context", "nowhere"]).await.fails();
+    let version = cluster.ok(&["version"]).await;
+    assert!(
+        version.contains("Client Version") && version.contains("Server Version"),
+        "{version}"
+    );
+    assert!(cluster.ok(&["api-resources"]).await.contains("tasks"));
+}

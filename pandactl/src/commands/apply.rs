@@ -226,10 +226,10 @@ async fn wait(
             Some((task, outcome)) => task::expect_success(&task, outcome, false),
             None => Err(task::timed_out(name)),
         };
-        if let Err(error) = outcome {
-            if let Some(before) = failed.replace(error) {
-                crate::cli::report(&before, &session.io.stderr, session.color_err());
-            }
+        if let Err(error) = outcome
+            && let Some(before) = failed.replace(error)
+        {
+            crate::cli::report(&before, &session.io.stderr, session.color_err());
         }
     }
     failed.map_or(Ok(()), Err)

@@ -1,6 +1,7 @@
 //! The real program against a real server in this process.
 
 #![cfg(feature = "up")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod apply;
 mod get;

@@ -152,6 +152,7 @@ async fn on_a_terminal(cluster: &Cluster, columns: usize, command: &str) -> Opti
 async fn a_narrow_terminal_gets_narrow_lines_in_colour() {
     let cluster = Cluster::start().await;
     tasks(&cluster, 2).await;
+    let sgr = regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap();
     for columns in [20, 40, 80] {
         let Some(text) = on_a_terminal(&cluster, columns, "$P get tasks").await else {
             eprintln!("skipped: `script` is not installed");
@@ -159,10 +160,7 @@ async fn a_narrow_terminal_gets_narrow_lines_in_colour() {
         };
         assert!(text.contains('\u{1b}') && text.lines().count() == 3, "{text:?}");
         for line in text.lines() {
-            let plain = regex::Regex::new("\u{1b}\\[[0-9;]*m")
-                .unwrap()
-                .replace_all(line, "")
-                .into_owned();
+            let plain = sgr.replace_all(line, "");
             assert!(plain.chars().count() <= columns, "{columns}: {plain:?}");
         }
     }

@@ -87,7 +87,7 @@ impl Page {
                 );
             }
         }
-        if let Some(time) = word("creationTimestamp").parse::<Timestamp>().ok() {
+        if let Ok(time) = word("creationTimestamp").parse::<Timestamp>() {
             let age = self.age(time);
             self.field("Created", &format!("{} ({age} ago)", word("creationTimestamp")));
         }

@@ -157,7 +157,8 @@ pub fn read(name: &str, bytes: &[u8]) -> Manifest {
     manifest
 }
 
-/// Reads a text that holds exactly one value, for the body of a request: nothing is asked of the value itself.
+/// Reads a text that holds exactly one value, for the body of a request. Nothing is asked of the value itself, except that
+/// an object of a known kind has text where its fields hold text: only here is it known how a scalar was written.
 ///
 /// # Errors
 ///
@@ -170,7 +171,10 @@ pub fn read_value(name: &str, bytes: &[u8]) -> Result<Value, Errors> {
     for chunk in split::split(&source.text) {
         for tree in build::Reader::new(&source, chunk).read(&mut number) {
             match tree {
-                Ok(tree) => values.push(tree.value),
+                Ok(tree) => match lists::all_read(&source, &tree) {
+                    faults if faults.is_empty() => values.push(tree.value),
+                    faults => errors.extend(faults),
+                },
                 Err(more) => errors.extend(more),
             }
         }

@@ -69,8 +69,9 @@ pub(crate) fn decode(
 
 /// One YAML document, by the rules of manifests: duplicate keys, alias bombs and a second document are refused.
 fn yaml(bytes: &[u8]) -> Result<Value, Failure> {
-    manifest::read_value("body", bytes)
-        .map_err(|errors| Failure::bad_request(format!("the body is not YAML of one object: {errors}")))
+    manifest::read_value("body", bytes).map_err(|errors| {
+        Failure::bad_request(format!("the body cannot be read as YAML of one object: {errors}"))
+    })
 }
 
 #[cfg(test)]

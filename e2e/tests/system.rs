@@ -2,6 +2,8 @@
 
 #[path = "system/agents.rs"]
 mod agents;
+#[path = "system/cases.rs"]
+mod cases;
 #[path = "system/crash.rs"]
 mod crash;
 #[path = "system/kubectl.rs"]

@@ -130,6 +130,20 @@ pub(super) fn flatten(source: &Arc<Source>, tree: Tree) -> Result<Vec<Document>,
     }
 }
 
+/// What [`misread`] finds in a body, which is one object and no list of them.
+pub(super) fn all_read(source: &Arc<Source>, tree: &Tree) -> Vec<Error> {
+    let mut errors = Vec::new();
+    misread(
+        source,
+        tree.number,
+        &tree.value,
+        &tree.spans,
+        &Path::root(),
+        &mut errors,
+    );
+    errors
+}
+
 /// `apiVersion` and `kind` must be there and be text.
 fn identity(
     fields: &Map<String, Value>,

@@ -421,6 +421,10 @@ mod documents {
             ("{\"a\":1}{\"b\":2}", "only one document is read here"),
             ("a: 1\na: 2\n", "on lines 1 and 2"),
             ("a: [", "invalid YAML"),
+            (
+                "apiVersion: v1\nkind: ConfigMap\ndata: {v: 1.10}\n",
+                "body:3:11: document 1: data.v: 1.10 is a number, the field holds text; put it in quotes: \"1.10\"",
+            ),
         ] {
             let errors = read_value("body", body.as_bytes()).unwrap_err();
             assert!(errors.to_string().contains(want), "{body}: {errors}");

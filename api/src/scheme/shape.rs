@@ -8,6 +8,8 @@ use crate::meta::Duration;
 use crate::meta::field_path::{FieldPath, Path};
 use crate::validation::{Checker, FieldReason, echo};
 
+/// What messages call text.
+const TEXT: &str = "a string";
 /// Most unknown fields that are reported of one object.
 const MAX_UNKNOWN: usize = 100;
 
@@ -205,7 +207,7 @@ impl Shape {
             Self::Bool => "true or false",
             Self::Integer { .. } => "an integer",
             Self::Number => "a number",
-            Self::Text(_) | Self::Word(_) => "a string",
+            Self::Text(_) | Self::Word(_) => TEXT,
             Self::List(_) => "a list",
             Self::Map(_) | Self::Object { .. } => "an object",
         }
@@ -221,10 +223,14 @@ fn type_error(path: &Path<'_>, wanted: &str, value: &Value, found: &mut Findings
         Value::Array(_) => ("[...]".to_owned(), "a list"),
         Value::Object(_) => ("{...}".to_owned(), "an object"),
     };
+    let remedy = match (wanted, value) {
+        (TEXT, Value::Bool(_) | Value::Number(_)) => "; put it in quotes",
+        _ => "",
+    };
     found.faults.report(
         FieldReason::TypeInvalid,
         path,
-        format!("Invalid value: {shown}: must be {wanted}, is {is}"),
+        format!("Invalid value: {shown}: must be {wanted}, is {is}{remedy}"),
     );
 }
 

@@ -1,16 +1,19 @@
 //! Logs, followed and not.
 
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use panda_api::logline::{self, Origin};
 use panda_api::meta::ObjectMeta;
 use panda_api::{LogStatus, Resource, Run, RunPhase, Task, TaskPhase};
+use panda_client::config::Kubeconfig;
 use panda_client::params::WriteParams;
 use panda_store::blob::StreamId;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::harness::{Cluster, PATIENCE};
 
@@ -165,6 +168,65 @@ async fn following_ends_with_the_task_and_mirrors_it() {
             .unwrap();
         assert_eq!(status.code(), Some(code), "{task:?}");
     }
+}
+
+/// Passes connections on to `target` and cuts each after so many bytes of answers, as a network in trouble does. Fewer
+/// bytes than a TLS record has would let nothing through at all.
+async fn cutting_proxy(target: std::net::SocketAddr, bytes: u64) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, cuts) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&cuts);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let counted = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let Ok(server) = tokio::net::TcpStream::connect(target).await else {
+                    return;
+                };
+                let ((mut from_client, mut to_client), (from_server, mut to_server)) =
+                    (client.into_split(), server.into_split());
+                let mut limited = from_server.take(bytes);
+                tokio::select! {
+                    _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+                    copied = tokio::io::copy(&mut limited, &mut to_client) => {
+                        counted.fetch_add(usize::from(copied.is_ok_and(|n| n == bytes)), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    (address, cuts)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_cuts_connections_loses_and_repeats_nothing() {
+    let cluster = Cluster::start().await;
+    let mut log = running(&cluster).await;
+    let line = |number: usize| format!("line {number} {}", "x".repeat(200));
+    for number in 0..400 {
+        write(&cluster, &mut log, Origin::Stdout, &line(number)).await;
+    }
+    let path = cluster.dir.path().join("config");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let config = Kubeconfig::parse(&text)
+        .unwrap()
+        .resolve(None, &|file| std::fs::read(file))
+        .unwrap();
+    let target = config.server.authority().unwrap().as_str().parse().unwrap();
+    let (proxy, cuts) = cutting_proxy(target, 40_000).await;
+    std::fs::write(&path, text.replace(&target.to_string(), &proxy.to_string())).unwrap();
+    let following = cluster.run(&["logs", "-f", "x", "--exit-status"]);
+    let working = async {
+        for number in 400..800 {
+            write(&cluster, &mut log, Origin::Stdout, &line(number)).await;
+            tokio::task::yield_now().await;
+        }
+        end(&cluster, &log, RunPhase::Succeeded, TaskPhase::Succeeded).await;
+    };
+    let (done, ()) = tokio::join!(following, working);
+    let wanted: String = (0..800).map(|number| line(number) + "\n").collect();
+    assert_eq!(done.ok(), wanted);
+    assert!(cuts.load(Ordering::Relaxed) > 1, "the proxy has cut nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

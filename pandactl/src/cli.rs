@@ -80,6 +80,8 @@ pub enum Command {
     ApiResources(commands::api_resources::ApiResourcesArgs),
     /// Show and change the kubeconfig
     Config(commands::config::ConfigArgs),
+    /// Print a script that completes commands in a shell
+    Completion(commands::completion::CompletionArgs),
     /// Show the versions of client and server
     Version(commands::version::VersionArgs),
 }
@@ -158,6 +160,7 @@ async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
         Command::Uncordon(args) => commands::cordon::uncordon(args, session).await,
         Command::ApiResources(args) => commands::api_resources::run(args, session).await,
         Command::Config(args) => commands::config::run(args, session),
+        Command::Completion(args) => commands::completion::run(&args, session),
         Command::Version(args) => commands::version::run(args, session).await,
     }
 }

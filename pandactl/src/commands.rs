@@ -2,6 +2,7 @@
 
 pub mod api_resources;
 pub mod apply;
+pub mod completion;
 pub mod config;
 pub mod cordon;
 pub mod create;

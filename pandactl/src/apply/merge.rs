@@ -10,10 +10,10 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 /// The manifest with the annotation that holds it.
 #[must_use]
 pub fn with_last_applied(manifest: &Value) -> Value {
-    let mut bare = manifest.clone();
-    annotations(&mut bare).remove(LAST_APPLIED);
-    drop_empty_annotations(&mut bare);
-    let mut kept = bare.clone();
+    // kubectl writes empty annotations into its note, too: both leave the same text.
+    let mut kept = manifest.clone();
+    annotations(&mut kept).remove(LAST_APPLIED);
+    let mut marked = kept.clone();
     if kept["kind"] == "Secret" && kept["apiVersion"] == "v1" {
         // The names are needed to remove what is left out later; the values are nobody's business.
         for value in kept
@@ -25,9 +25,12 @@ pub fn with_last_applied(manifest: &Value) -> Value {
             *value = "".into();
         }
     }
+    // These stand in strings only; kubectl escapes them.
     let mut text = kept.to_string();
+    for (c, escaped) in [('&', "\\u0026"), ('<', "\\u003c"), ('>', "\\u003e")] {
+        text = text.replace(c, escaped);
+    }
     text.push('\n');
-    let mut marked = bare;
     annotations(&mut marked).insert(LAST_APPLIED.to_owned(), text.into());
     marked
 }

@@ -67,8 +67,9 @@ mod tests {
     fn every_shipped_agent_is_valid_and_bears_its_files_name() {
         let kind = panda_api::scheme::of::<Agent>();
         for (name, text) in AGENTS {
-            let value: serde_json::Value = serde_yaml::from_str(text).unwrap();
+            let mut value: serde_json::Value = serde_yaml::from_str(text).unwrap();
             assert_eq!(value["metadata"]["name"], *name);
+            value["metadata"]["namespace"] = "default".into();
             let prepared = panda_api::scheme::prepare(kind, value, panda_api::scheme::Operation::Create);
             let prepared = prepared.unwrap_or_else(|error| panic!("{name}: {error:?}"));
             assert!(

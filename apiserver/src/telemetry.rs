@@ -80,7 +80,10 @@ pub fn init(settings: &Settings) -> Result<Guard, Error> {
         filter: directives.to_owned(),
         source,
     })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(terminal)
+        .with_writer(std::io::stderr);
     let lines = if settings.json {
         lines.json().boxed()
     } else {

@@ -17,6 +17,7 @@
 //! | [`scheduler`] | which device makes a Run: filters, scores, bindings |
 //! | [`task`] | Runs of a Task: attempts, retries, deadline, cancellation, acceptance, publication |
 
+pub mod agent;
 pub mod device;
 pub mod framework;
 pub mod gc;

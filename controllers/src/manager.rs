@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::framework::{Kind, Runner, resource};
 use crate::gc::wiring::Collector;
 use crate::task::wiring::BY_NAMESPACE;
-use crate::{device, namespace, scheduler, task};
+use crate::{agent, device, namespace, scheduler, task};
 
 /// How the controllers behave.
 #[derive(Clone, Debug)]
@@ -126,6 +126,14 @@ impl Manager {
             config(),
             token(),
         );
+        let agent = agent::wiring::run(
+            agents.clone(),
+            devices.clone(),
+            runs.clone(),
+            runner.clone(),
+            config(),
+            token(),
+        );
         let namespace = namespace::wiring::run(
             namespaces.clone(),
             client.clone(),
@@ -147,6 +155,7 @@ impl Manager {
         parts.spawn(task);
         parts.spawn(scheduler);
         parts.spawn(device);
+        parts.spawn(agent);
         parts.spawn(namespace);
         parts.spawn(gc);
     }

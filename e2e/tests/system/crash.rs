@@ -51,7 +51,7 @@ async fn twenty_kills_during_fifty_tasks_lose_and_double_nothing() -> anyhow::Re
     for (i, duration) in durations.iter().enumerate() {
         let agent = fake_agent(
             &format!("fake-{i}"),
-            &["sleep", duration, "write", "out.txt", "done", "succeed"],
+            &["--sleep", duration, "--write", "out.txt", "done", "--succeed"],
         );
         apply(&cluster, "agent.json", &agent)?;
     }
@@ -140,7 +140,7 @@ async fn twenty_kills_during_fifty_tasks_lose_and_double_nothing() -> anyhow::Re
 #[tokio::test]
 async fn the_first_interrupt_stops_runs_and_the_next_start_goes_on() -> anyhow::Result<()> {
     let mut cluster = Cluster::start(&[]).await?;
-    apply(&cluster, "agent.json", &fake_agent("slow", &["hang"]))?;
+    apply(&cluster, "agent.json", &fake_agent("slow", &["--hang"]))?;
     let manifest = json!({
         "apiVersion": "panda.dev/v1alpha1", "kind": "Task", "metadata": {"name": "slow"},
         "spec": {"prompt": "Take your time.", "agents": [{"name": "slow"}]},

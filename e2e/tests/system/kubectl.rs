@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
-use panda_e2e::cluster::{Cluster, tool};
+use panda_e2e::cluster::{Cluster, PATIENCE, tool};
 
 use crate::support::{apply, ended, fake_agent};
 
@@ -56,22 +56,28 @@ async fn kubectl_reads_watches_describes_and_deletes() -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut lines = BufReader::new(watch.stdout.take().context("piped")?).lines();
-    apply(&cluster, "agent.json", &fake_agent("hello", &["succeed"]))?;
+    apply(&cluster, "agent.json", &fake_agent("hello", &["--succeed"]))?;
     apply(&cluster, "task.yaml", TASK)?;
     let task = ended(&cluster, "hello").await?;
-    let seen = tokio::task::spawn_blocking(move || {
-        let mut seen = String::new();
-        for line in lines.by_ref() {
-            let Ok(line) = line else { break };
-            seen.push_str(&line);
-            seen.push('\n');
-            if line.starts_with("hello") && line.contains("Succeeded") {
-                break;
+    let seen = tokio::time::timeout(
+        PATIENCE,
+        tokio::task::spawn_blocking(move || {
+            let mut seen = String::new();
+            for line in lines.by_ref() {
+                let Ok(line) = line else { break };
+                seen.push_str(&line);
+                seen.push('\n');
+                if line.starts_with("hello") && line.contains("Succeeded") {
+                    break;
+                }
             }
-        }
-        seen
-    })
-    .await?;
+            seen
+        }),
+    )
+    .await;
+    watch.kill()?;
+    watch.wait()?;
+    let seen = seen.context("the watch said nothing of the end")??;
     watch.kill()?;
     watch.wait()?;
     ensure!(

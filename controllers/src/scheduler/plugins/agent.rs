@@ -50,11 +50,26 @@ pub(super) fn installed(c: &Candidate<'_>) -> Verdict {
             format!("agent {name:?} cannot run on it: {why}"),
         ));
     }
-    if agent.logged_in == Some(false) {
+    if agent.logged_in == Some(false) && !brings_login(c) {
         return Err((
             RefusalReason::AgentNotLoggedIn,
             format!("agent {name:?} is not logged in on it"),
         ));
     }
     Ok(())
+}
+
+/// Whether the Run itself sets a variable that counts as a login.
+fn brings_login(c: &Candidate<'_>) -> bool {
+    let Some(spec) = &c.run.spec.agent_spec else {
+        return false;
+    };
+    let logins = spec.detect.as_ref().and_then(|detect| detect.logged_in.as_ref());
+    let names = logins.map_or(&[][..], |logins| &logins.env);
+    c.run
+        .spec
+        .env
+        .iter()
+        .chain(&spec.env)
+        .any(|variable| names.contains(&variable.name))
 }

@@ -2,8 +2,8 @@
 
 use panda_api::meta::{LabelSelector, ObjectMeta};
 use panda_api::{
-    Device, DeviceRequest, DeviceSandbox, GitSpec, OwnerConfig, RefusalReason, Requirements, Run,
-    SandboxProfile, SandboxSpec, Taint, Toleration, WorkspaceSpec,
+    DetectSpec, Device, DeviceRequest, DeviceSandbox, EnvVar, GitSpec, LoggedIn, OwnerConfig, RefusalReason,
+    Requirements, Run, SandboxProfile, SandboxSpec, Taint, Toleration, WorkspaceSpec,
 };
 
 use super::{Model, condition, device, resources, run};
@@ -105,6 +105,26 @@ fn every_filter_gives_its_reason() {
     assert_eq!(
         verdict(|d, _| d.status.agents[0].logged_in = Some(false)),
         Some(AgentNotLoggedIn)
+    );
+    assert_eq!(
+        verdict(|d, r| {
+            d.status.agents[0].logged_in = Some(false);
+            let agent = r.spec.agent_spec.get_or_insert_default();
+            let logged_in = LoggedIn {
+                env: vec!["KEY".into()],
+                files: vec![],
+            };
+            agent.detect = Some(DetectSpec {
+                logged_in: Some(logged_in),
+                ..DetectSpec::default()
+            });
+            r.spec.env.push(EnvVar {
+                name: "KEY".into(),
+                ..EnvVar::default()
+            });
+        }),
+        None,
+        "a run that brings the key itself needs no login"
     );
     assert_eq!(
         verdict(|_, r| wants(r).resources = Some(resources("5", "1Gi"))),

@@ -8,6 +8,7 @@ pub mod quantity;
 pub mod selector;
 mod status;
 mod time;
+mod trace;
 
 pub use ambient::{Clock, IdSource, RandomIds, SystemClock};
 pub use duration::{Duration, ParseDurationError};
@@ -18,3 +19,4 @@ pub use object::{
 pub use quantity::Quantity;
 pub use status::{Reason, Status, StatusCause, StatusDetails};
 pub use time::{MicroTime, Time};
+pub use trace::{TRACEPARENT, is_traceparent, new_traceparent};

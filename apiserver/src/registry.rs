@@ -44,7 +44,7 @@ pub use kinds::{Kind, is_custom, key, scope};
 pub use meta::Preconditions;
 pub use read::{AtVersion, ListOptions, ObjectList};
 pub use seal::{KeyError, Sealer};
-pub use write::{Effect, FieldValidation, ModifyFn, Part, TRACEPARENT, Write, WriteOptions, Written};
+pub use write::{Effect, FieldValidation, ModifyFn, Part, Write, WriteOptions, Written};
 
 /// One version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

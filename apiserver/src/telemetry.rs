@@ -1,13 +1,30 @@
 //! Logs and traces of a process. Binaries call [`init`] once; libraries only use `tracing`.
+//!
+//! A span with a field `traceparent` continues the trace that the field names: so that libraries can go on with the
+//! trace of an object, or of a request, without depending on OpenTelemetry.
+//!
+//! Traces are sent beside the work: spans wait in a queue with a bound, and those that find it full are dropped. A
+//! collector that is slow or away costs spans and nothing else.
+
+mod remote;
+
+use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
+
+/// How long the last spans may hold up the end of the process.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+/// Spans of ours only: those of the libraries that send them would make further ones without end.
+const OURS: &str = "panda";
 
 /// How a process reports on itself.
 #[derive(Clone, Debug, Default)]
@@ -48,14 +65,14 @@ pub enum Error {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends what is left when it is dropped.
+/// Sends what is left when it is dropped, for which the runtime must still be at work on another thread.
 #[derive(Debug)]
 pub struct Guard(Option<SdkTracerProvider>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(provider) = self.0.take()
-            && let Err(error) = provider.shutdown()
+            && let Err(error) = provider.shutdown_with_timeout(LAST_SPANS)
         {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -65,7 +82,7 @@ impl Drop for Guard {
     }
 }
 
-/// Sets up logs (to standard error) and, with an endpoint, traces. Call it inside a tokio runtime.
+/// Sets up logs (to standard error) and, with an endpoint, traces. Call it inside a multi-threaded tokio runtime.
 ///
 /// # Errors
 /// When a setting is no good, or telemetry is already set up.
@@ -95,7 +112,11 @@ pub fn init(settings: &Settings) -> Result<Guard, Error> {
         .map(|to| exporter(&settings.service, to))
         .transpose()?;
     let traces = provider.as_ref().map(|provider| {
-        tracing_opentelemetry::layer().with_tracer(provider.tracer(settings.service.clone()))
+        let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer(settings.service.clone()));
+        // In this order: the parent of a span must be set before the span begins.
+        remote::Remote
+            .and_then(spans)
+            .with_filter(Targets::new().with_target(OURS, LevelFilter::INFO))
     });
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use panda_api::meta::Clock;
+use panda_api::meta::{Clock, IdSource};
 
 use crate::error::{Error, Result};
 
@@ -120,6 +120,8 @@ pub struct Io {
     pub env: Env,
     /// The time, for people.
     pub clock: Arc<dyn Clock>,
+    /// Where ids of traces come from.
+    pub ids: Arc<dyn IdSource>,
     /// Whether the reader of standard output is gone; asked while there is nothing to write.
     pub stdout_gone: Arc<dyn Fn() -> bool + Send + Sync>,
 }

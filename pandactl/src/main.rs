@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use panda_api::meta::SystemClock;
+use panda_api::meta::{RandomIds, SystemClock};
 use pandactl::cli;
 use pandactl::io::{Env, Io, Stderr, Terminal};
 
@@ -104,6 +104,7 @@ fn surroundings() -> Io {
         terminal: Terminal { width, ..terminal },
         env,
         clock: Arc::new(SystemClock),
+        ids: Arc::new(RandomIds),
         stdout_gone: Arc::new(reader_gone),
     }
 }

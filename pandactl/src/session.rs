@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use panda_api::meta::new_traceparent;
 use panda_api::scheme::{self, KindInfo};
 use panda_client::config::Kubeconfig;
 use panda_client::discovery::Discovery;
@@ -148,6 +149,8 @@ impl<'a> Session<'a> {
             None => {}
         }
         let client = Client::connect(config, options)?;
+        // One command is one trace, which goes on in whatever comes of the objects that it makes.
+        let client = client.with_traceparent(Some(&new_traceparent(&*self.io.ids)));
         self.client = Some(client.clone());
         Ok(client)
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use panda_api::logline;
 use panda_api::{FailureClass, FailureReason, NetworkMode, VerifyDevice, VerifyResult, VerifySpec};
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::job::{Kind, chain};
 use super::record::Stage;
@@ -52,7 +54,10 @@ impl Worker {
             if index < done {
                 continue;
             }
-            let result = self.check(index, check, &snapshot).await?;
+            let span = tracing::info_span!("check", name = check.name, passed = Empty);
+            let checked = self.check(index, check, &snapshot).instrument(span.clone());
+            let result = checked.await?;
+            span.record("passed", result.passed);
             if self.record.ending.is_some() {
                 break;
             }

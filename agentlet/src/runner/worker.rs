@@ -11,6 +11,7 @@ use panda_rpc::report::RunReport;
 use panda_rpc::v1::Fence;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tracing::{Instrument, info_span};
 
 use super::Env;
 use super::logs::Logs;
@@ -111,8 +112,22 @@ impl Worker {
         &self.fence.run_uid
     }
 
-    /// Goes through what is left of the run.
-    pub(super) async fn run(mut self) {
+    /// Goes through what is left of the run, as part of the trace that the Run belongs to.
+    pub(super) async fn run(self) {
+        let meta = &self.record.run.metadata;
+        let span = info_span!(
+            "run",
+            kind = "Run",
+            namespace = meta.namespace,
+            name = meta.name,
+            uid = meta.uid,
+            attempt = self.record.run.spec.attempt,
+            traceparent = meta.traceparent()
+        );
+        self.stages().instrument(span).await;
+    }
+
+    async fn stages(mut self) {
         let mut pause = RETRY.0;
         let mut troubles = 0;
         let mut opened = false;
@@ -190,12 +205,12 @@ impl Worker {
     async fn step(&mut self) -> Result<bool, Halt> {
         match self.record.stage {
             Stage::Accepted => self.admit().await?,
-            Stage::Preparing => self.prepare().await?,
-            Stage::Working => self.work().await?,
-            Stage::Collecting => self.collect().await?,
-            Stage::Verifying => self.verify().await?,
-            Stage::Handing => self.hand_over().await?,
-            Stage::Publishing => self.publish().await?,
+            Stage::Preparing => self.prepare().instrument(info_span!("prepare")).await?,
+            Stage::Working => self.work().instrument(info_span!("agent")).await?,
+            Stage::Collecting => self.collect().instrument(info_span!("snapshot")).await?,
+            Stage::Verifying => self.verify().instrument(info_span!("verify")).await?,
+            Stage::Handing => self.hand_over().instrument(info_span!("upload")).await?,
+            Stage::Publishing => self.publish().instrument(info_span!("publish")).await?,
             Stage::Finished => {
                 self.wind_up().await?;
                 return Ok(false);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use panda_api::meta::TRACEPARENT;
 use panda_api::scheme::{self, Operation, Prepared};
 use panda_api::validation::FieldError;
 use panda_store::{Body, Entry, Expect, Key, Op};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::error::cause;
 use super::meta::Preconditions;
-use super::write::{Effect, FieldValidation, Part, TRACEPARENT, Write, WriteOptions};
+use super::write::{Effect, FieldValidation, Part, Write, WriteOptions};
 use super::{Error, Kind, Registry, encode, kinds, meta, strategy};
 
 /// What one write comes to, against the objects as they are now. Nothing has happened yet.

@@ -17,8 +17,6 @@ use super::{Error, Kind, Object, Registry, encode, kinds, meta};
 
 /// How often a transaction is planned anew after a lost race.
 const ATTEMPTS: usize = 32;
-/// Annotation in which the trace of the request that made an object travels on.
-pub const TRACEPARENT: &str = "panda.dev/traceparent";
 
 /// What happens to unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

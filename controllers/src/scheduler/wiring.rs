@@ -9,6 +9,7 @@ use panda_api::{Device, Run};
 use panda_client::runtime::controller::{Config, Controller};
 use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::plan::requeue;
 use super::{View, plan};
@@ -17,7 +18,6 @@ use crate::framework::{Action, Plan, Runner};
 
 /// Writes of one round that are under way at a time.
 const PARALLEL: usize = 16;
-const TRACE: &str = "traceparent";
 
 /// Schedules Runs until the token is cancelled.
 pub(crate) async fn run(
@@ -109,8 +109,16 @@ impl Scheduler {
             .runs
             .iter()
             .find(|run| run.metadata.name == target.name && run.metadata.namespace == target.namespace);
-        let trace = run.and_then(|run| run.metadata.annotations.get(TRACE));
-        let outcome = self.runner.run(plan, trace.map(String::as_str)).await?;
+        let traceparent = run.and_then(|run| run.metadata.traceparent());
+        let span = tracing::info_span!(
+            "schedule",
+            kind = "Run",
+            namespace = target.namespace,
+            name = target.name,
+            uid = run.map(|run| run.metadata.uid.as_str()),
+            traceparent
+        );
+        let outcome = self.runner.run(plan, traceparent).instrument(span).await?;
         if let (Outcome::Done | Outcome::After(_), Some(run), Some(device)) =
             (&outcome, run, body["deviceName"].as_str())
         {

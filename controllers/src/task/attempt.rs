@@ -1,6 +1,6 @@
 //! The next attempt: when, by whom, and its Run.
 
-use panda_api::meta::{Duration, ObjectMeta};
+use panda_api::meta::{Duration, ObjectMeta, TRACEPARENT};
 use panda_api::{
     Agent, FailureReason, Resource, Run, RunPhase, RunSpec, Task, TaskPhase, TaskRef, WorkspaceSpec,
 };
@@ -14,7 +14,6 @@ use crate::framework::{Action, cut, short_hash, since};
 /// Most of what failed before that is told to the next attempt.
 const HISTORY: usize = 12 * 1024;
 const TAIL: usize = 3 * 1024;
-const TRACE: &str = "traceparent";
 /// Label of a Run: the uid of its Task.
 const TASK_UID: &str = "panda.dev/task-uid";
 
@@ -146,8 +145,8 @@ impl Planner<'_> {
         let mut metadata = ObjectMeta::namespaced(&task.metadata.namespace, &self.status.current_run);
         metadata.owner_references = vec![task.controller_reference()];
         metadata.labels.insert(TASK_UID.into(), task.metadata.uid.clone());
-        if let Some(trace) = task.metadata.annotations.get(TRACE) {
-            metadata.annotations.insert(TRACE.into(), trace.clone());
+        if let Some(trace) = task.metadata.traceparent() {
+            metadata.annotations.insert(TRACEPARENT.into(), trace.to_owned());
         }
         Run {
             metadata,

@@ -7,6 +7,7 @@ use panda_api::{Agent, Run, Task};
 use panda_client::runtime::controller::{Config, Controller};
 use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::{View, plan, run_name};
 use crate::framework::Runner;
@@ -14,7 +15,6 @@ use crate::framework::execute::Error;
 
 /// Name of the index of objects by namespace.
 pub(crate) const BY_NAMESPACE: &str = "namespace";
-const TRACE: &str = "traceparent";
 
 /// Reconciles every Task until the token is cancelled.
 pub(crate) async fn run(
@@ -94,6 +94,19 @@ async fn reconcile(
         return Ok(Outcome::Done);
     };
     let plan = plan(&caches.view(&task), &task, clock.now());
-    let trace = task.metadata.annotations.get(TRACE).map(String::as_str);
-    runner.run(&plan, trace).await
+    let meta = &task.metadata;
+    let traceparent = meta.traceparent();
+    let span = if plan.is_idle() {
+        Span::none()
+    } else {
+        tracing::info_span!(
+            "execute",
+            kind = "Task",
+            namespace = meta.namespace,
+            name = meta.name,
+            uid = meta.uid,
+            traceparent
+        )
+    };
+    runner.run(&plan, traceparent).instrument(span).await
 }

@@ -21,7 +21,10 @@ pub(crate) async fn run(args: UpArgs, session: &mut Session<'_>) -> Result<Exit>
         service: "pandactl-up".to_owned(),
         filter: filter.to_owned(),
         json: false,
-        otlp_endpoint: env.var("OTEL_EXPORTER_OTLP_ENDPOINT").map(str::to_owned),
+        otlp_endpoint: env
+            .var("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+            .or_else(|| env.var("OTEL_EXPORTER_OTLP_ENDPOINT"))
+            .map(str::to_owned),
     };
     let _guard: telemetry::Guard = telemetry::init(&settings).map_err(|error| {
         Error::user(chain(&error)).hint("check PANDA_LOG and OTEL_EXPORTER_OTLP_ENDPOINT")

@@ -1,6 +1,6 @@
 //! What people saw go wrong, and the life of a Task from end to end.
 
-use panda_api::meta::{Duration, ObjectMeta, OwnerReference, Time};
+use panda_api::meta::{Duration, ObjectMeta, OwnerReference, TRACEPARENT, Time};
 use panda_api::{
     FailureReason, GitSpec, LateResult, Push, ResultSpec, Run, RunPhase, Task, TaskPhase, TaskResult,
     VerifySpec, WorkspaceSpec,
@@ -11,6 +11,8 @@ use super::model::{Model, NAME, NS, failure, task};
 use crate::framework::execute::Outcome;
 use crate::task::run_name;
 use crate::testing::Faults;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -50,7 +52,7 @@ fn a_task_runs_once_and_succeeds() {
     wanted
         .metadata
         .annotations
-        .insert("traceparent".into(), "00-1-2-01".into());
+        .insert(TRACEPARENT.into(), TRACE.into());
     wanted.spec.verify = vec![VerifySpec {
         name: "tests".into(),
         ..VerifySpec::default()
@@ -59,7 +61,7 @@ fn a_task_runs_once_and_succeeds() {
     model.reconcile();
     let run = model.live().unwrap();
     assert_eq!(phase(&model), TaskPhase::Queued);
-    assert_eq!(run.metadata.annotations["traceparent"], "00-1-2-01");
+    assert_eq!(run.metadata.annotations[TRACEPARENT], TRACE);
     assert_eq!(run.metadata.controller().unwrap().uid, model.task().metadata.uid);
     assert_eq!(run.spec.agent_spec.as_ref().unwrap().capabilities, ["code.edit"]);
     model.bind(&run);

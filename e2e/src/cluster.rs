@@ -17,6 +17,7 @@ pub struct Cluster {
     dir: tempfile::TempDir,
     process: Option<Child>,
     extra: Vec<String>,
+    env: Vec<(String, String)>,
     path: String,
 }
 
@@ -73,18 +74,30 @@ impl Cluster {
     /// # Errors
     /// When it cannot be started or does not become ready.
     pub async fn start(extra: &[&str]) -> anyhow::Result<Self> {
-        Self::start_with_path(extra, &[]).await
+        Self::start_in(extra, &[], &[]).await
+    }
+
+    /// The same with further variables in the environment of the process.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not become ready.
+    pub async fn start_with_env(extra: &[&str], env: &[(&str, &str)]) -> anyhow::Result<Self> {
+        Self::start_in(extra, env, &[]).await
     }
 
     /// The same with folders put in front of the PATH of the device.
     ///
     /// # Errors
     /// When it cannot be started or does not become ready.
+    pub async fn start_with_path(extra: &[&str], path: &[&Path]) -> anyhow::Result<Self> {
+        Self::start_in(extra, &[], path).await
+    }
+
     #[expect(
         clippy::disallowed_methods,
         reason = "the PATH of the test is the PATH of the device"
     )]
-    pub async fn start_with_path(extra: &[&str], path: &[&Path]) -> anyhow::Result<Self> {
+    async fn start_in(extra: &[&str], env: &[(&str, &str)], path: &[&Path]) -> anyhow::Result<Self> {
         // Agents of a root device run as another user, who must be able to reach its folders and programs.
         let dir = tempfile::Builder::new().prefix("panda-e2e-").tempdir()?;
         open_to_all(dir.path())?;
@@ -104,6 +117,10 @@ impl Cluster {
             dir,
             process: None,
             extra: extra.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: env
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             path: folders.join(":"),
         };
         cluster.restart().await?;
@@ -206,6 +223,7 @@ impl Cluster {
             .arg("--work-dir")
             .arg(self.dir.path().join("work"))
             .args(&self.extra)
+            .envs(self.env.iter().cloned())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;

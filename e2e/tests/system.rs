@@ -10,3 +10,5 @@ mod crash;
 mod kubectl;
 #[path = "system/support.rs"]
 mod support;
+#[path = "system/tracing.rs"]
+mod tracing;

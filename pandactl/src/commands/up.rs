@@ -27,7 +27,8 @@ pub(crate) async fn run(args: UpArgs, session: &mut Session<'_>) -> Result<Exit>
             .map(str::to_owned),
     };
     let _guard: telemetry::Guard = telemetry::init(&settings).map_err(|error| {
-        Error::user(chain(&error)).hint("check PANDA_LOG and OTEL_EXPORTER_OTLP_ENDPOINT")
+        Error::user(chain(&error))
+            .hint("check PANDA_LOG and OTEL_EXPORTER_OTLP_ENDPOINT (for example http://127.0.0.1:4317)")
     })?;
     let around = Surroundings {
         home: env.home.clone(),

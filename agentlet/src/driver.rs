@@ -18,6 +18,7 @@ mod exec;
 mod jsonl;
 mod lines;
 mod paths;
+mod plain;
 pub mod render;
 mod turn;
 
@@ -27,6 +28,8 @@ use bytes::Bytes;
 use panda_api::{DriverKind, FailureReason, FailureRule, JsonlDialect, Usage, UsagePaths};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub(crate) use plain::plain;
 
 pub use dialects::{Builtin, NAMES as DIALECTS, dialect};
 pub(crate) use turn::is_retryable;
@@ -216,8 +219,9 @@ impl Tail {
     }
 }
 
-/// At most `max` characters from the end, at the start of a line where there is one.
+/// At most `max` characters from the end, at the start of a line where there is one, as plain text.
 pub(crate) fn last_words(text: &str, max: usize) -> String {
+    let text = plain(text);
     let text = text.trim();
     let count = text.chars().count();
     if count <= max {

@@ -19,6 +19,7 @@ pub struct Cluster {
     extra: Vec<String>,
     env: Vec<(String, String)>,
     path: String,
+    hold_stdin: bool,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -122,9 +123,19 @@ impl Cluster {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
             path: folders.join(":"),
+            hold_stdin: false,
         };
         cluster.restart().await?;
         Ok(cluster)
+    }
+
+    /// The same, started again so that its standard input is a pipe that stays open and brings nothing.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not become ready.
+    pub async fn hold_stdin(&mut self) -> anyhow::Result<()> {
+        self.hold_stdin = true;
+        self.restart().await
     }
 
     /// Everything of this cluster lies below this folder.
@@ -224,6 +235,11 @@ impl Cluster {
             .arg(self.dir.path().join("work"))
             .args(&self.extra)
             .envs(self.env.iter().cloned())
+            .stdin(if self.hold_stdin {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;

@@ -8,7 +8,7 @@ use panda_api::{Failure, FailureClass, FailureReason, FailureRule, Usage};
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
-use super::{DriverConfig, Error, last_words, paths};
+use super::{DriverConfig, Error, last_words, paths, plain};
 use crate::process::Exit;
 
 /// Longest summary, in characters.
@@ -146,7 +146,7 @@ impl Judge {
         let make = |reason: FailureReason, message: String, retry_after| {
             Some(Failure {
                 reason,
-                message,
+                message: plain(&message),
                 exit_code: end.exit.code,
                 retryable: is_retryable(reason),
                 retry_after,

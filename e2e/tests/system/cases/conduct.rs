@@ -102,7 +102,8 @@ async fn a_flood_stays_bounded_and_keeps_head_and_tail() -> anyhow::Result<()> {
         head < gap && gap < tail && head.is_some(),
         "{head:?} {gap:?} {tail:?}"
     );
-    assert!(text.len() > 32 << 20, "the newest is kept: {}", text.len());
+    // Half of what is kept is the time of each line.
+    assert!(text.len() > KEPT / 4, "the newest is kept: {}", text.len());
     let last = cluster.ok(&["logs", "task/flood", "--tail", "2", "--stream", "stdout"])?;
     assert!(last.contains("the tail"), "{last}");
 

@@ -4,6 +4,8 @@
 //!
 //! Not a test: it asserts nothing about time. Ratios from one run can be compared, rates from two runs cannot.
 
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! Serves a script given as arguments: `!COMMAND` runs a command, anything else is said.
 
+#![expect(clippy::print_stdout, reason = "an example prints")]
+
 use panda_e2e::model_server::{ModelServer, Step};
 
 #[tokio::main]

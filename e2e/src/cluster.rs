@@ -254,14 +254,13 @@ impl Cluster {
             {
                 bail!("pandactl up ended with {status}:\n{}", self.log());
             }
-            if let Ok(client) = self.client() {
-                if client
+            if let Ok(client) = self.client()
+                && client
                     .get_text("/readyz")
                     .await
                     .is_ok_and(|text| text.starts_with("ok"))
-                {
-                    return Ok(());
-                }
+            {
+                return Ok(());
             }
             if Instant::now() > deadline {
                 bail!("pandactl up is not ready after {PATIENCE:?}:\n{}", self.log());

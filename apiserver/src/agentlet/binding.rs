@@ -95,10 +95,11 @@ fn done(run: &Run) -> Response {
 }
 
 fn conflict(name: &str, why: &str) -> Failure {
-    Failure(Status::failure(
+    Status::failure(
         Reason::Conflict,
         format!("Operation cannot be fulfilled on runs.panda.dev \"{name}\": {why}"),
-    ))
+    )
+    .into()
 }
 
 /// Why the Run cannot be bound to this device now.

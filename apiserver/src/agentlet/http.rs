@@ -11,21 +11,28 @@ use super::objects;
 
 /// A refusal, answered as a `Status`.
 #[derive(Debug)]
-pub(crate) struct Failure(pub(crate) Status);
+pub(crate) struct Failure(Box<Status>);
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self(Box::new(status))
+    }
+}
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        json(self.0.code, &self.0)
+        json(self.0.code, &*self.0)
     }
 }
 
 impl From<objects::Error> for Failure {
     fn from(error: objects::Error) -> Self {
         tracing::error!(error = &error as &dyn std::error::Error, "store failed");
-        Self(Status::failure(
+        Status::failure(
             Reason::ServiceUnavailable,
             "the store cannot answer now; try again",
-        ))
+        )
+        .into()
     }
 }
 
@@ -39,7 +46,7 @@ impl From<blob::Error> for Failure {
                 Reason::ServiceUnavailable
             }
         };
-        Self(Status::failure(reason, error.to_string()))
+        Status::failure(reason, error.to_string()).into()
     }
 }
 
@@ -52,7 +59,7 @@ pub(crate) fn json<T: serde::Serialize>(code: u16, value: &T) -> Response {
 
 /// 400.
 pub(crate) fn bad_request(message: impl Into<String>) -> Failure {
-    Failure(Status::failure(Reason::BadRequest, message))
+    Status::failure(Reason::BadRequest, message).into()
 }
 
 /// 404 for an object of `panda.dev`.
@@ -67,5 +74,5 @@ pub(crate) fn not_found(plural: &str, name: &str) -> Failure {
         kind: plural.into(),
         ..StatusDetails::default()
     });
-    Failure(status)
+    status.into()
 }

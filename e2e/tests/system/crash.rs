@@ -39,7 +39,7 @@ fn seed() -> u64 {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(20_261_130);
-    println!("PANDA_SEED={seed}");
+    eprintln!("PANDA_SEED={seed}");
     seed
 }
 

@@ -31,7 +31,10 @@ impl std::fmt::Debug for Cluster {
 }
 
 /// The folder of the binaries under test: the one that this test's own binary lies in or below.
-fn target() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// When they are not built.
+pub fn target() -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe()?;
     let folder = me.ancestors().find(|folder| folder.join("pandactl").is_file());
     folder

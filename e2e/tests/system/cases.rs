@@ -14,6 +14,8 @@ mod odd_bytes;
 mod retries;
 #[path = "cases/stdin.rs"]
 mod stdin;
+#[path = "cases/watches.rs"]
+mod watches;
 
 use std::process::Output;
 

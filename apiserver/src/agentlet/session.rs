@@ -1,6 +1,7 @@
 //! One session of one device.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{Stream, StreamExt};
 use panda_api::{Agent, Run};
@@ -9,7 +10,7 @@ use panda_rpc::v1::{
     Stale, Welcome, device_message, server_message,
 };
 use panda_store::{Scope, WatchRequest};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -259,17 +260,13 @@ pub(crate) fn internal(error: objects::Error) -> Status {
 #[derive(Default)]
 pub(crate) struct Sessions {
     live: std::sync::Mutex<std::collections::HashMap<String, (u64, CancellationToken)>>,
-    count: watch::Sender<u64>,
+    begun: AtomicU64,
 }
 
 impl Sessions {
     /// Cuts the device's older session, if there is one; the returned token is the new one's.
     pub(crate) fn begin(&self, device_uid: &str) -> (u64, CancellationToken) {
-        let mut number = 0;
-        self.count.send_modify(|n| {
-            *n += 1;
-            number = *n;
-        });
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
         let token = CancellationToken::new();
         let mut live = self
             .live

@@ -3,7 +3,7 @@
 use panda_e2e::cluster::Cluster;
 use serde_json::{Value, json};
 
-use super::{TASKS, apply_file, err, out, post, send, stored};
+use super::{TASKS, apply_file, err, once, out, post, send, stored};
 
 const WORDS: &str = "apiVersion: panda.dev/v1alpha1
 kind: Task
@@ -298,6 +298,46 @@ async fn the_same_key_twice_is_refused_by_client_and_server() -> anyhow::Result<
         );
     }
     assert_eq!(stored(&cluster).await?, [""; 0], "nothing of it was stored");
+
+    // The same in what changes an object that is there, also for clients that ask to be strict.
+    post(&cluster, "application/yaml", task("twice", "p")).await?;
+    // Once the controllers have seen it nothing but a person changes it.
+    once(&cluster, "twice", |task| {
+        task.status.observed_generation == Some(1)
+    })
+    .await?;
+    let made: Value = cluster.client()?.get_json(&format!("{TASKS}/twice")).await?;
+    let patch = "{\"spec\": {\n\"prompt\": \"q\",\n\"prompt\": \"r\"}}";
+    for query in ["", "?fieldValidation=Strict"] {
+        let path = format!("{TASKS}/twice{query}");
+        let kind = "application/merge-patch+json";
+        let (code, status) = send(&cluster, http::Method::PATCH, &path, kind, patch).await?;
+        assert_eq!(code, 400, "{status}");
+        says(status["message"].as_str().unwrap_or_default(), &["spec.prompt"]);
+        let mut body = made.to_string();
+        let at = body.find("\"prompt\"").unwrap_or_default();
+        body.insert_str(at, "\"prompt\":\"q\",");
+        let (code, status) = send(&cluster, http::Method::PUT, &path, "application/json", body).await?;
+        assert_eq!(code, 400, "{status}");
+        says(status["message"].as_str().unwrap_or_default(), &["spec.prompt"]);
+    }
+    let wrong = json!({"spec": {"prompt": 1.10}}).to_string();
+    let kind = "application/merge-patch+json";
+    let (code, status) = send(
+        &cluster,
+        http::Method::PATCH,
+        &format!("{TASKS}/twice"),
+        kind,
+        wrong,
+    )
+    .await?;
+    assert_eq!(code, 422, "{status}");
+    says(
+        status["message"].as_str().unwrap_or_default(),
+        &["spec.prompt", "quotes"],
+    );
+    let after: Value = cluster.client()?.get_json(&format!("{TASKS}/twice")).await?;
+    assert_eq!(after, made, "nothing was changed");
     Ok(())
 }
 
@@ -406,6 +446,28 @@ async fn a_tab_is_named_where_it_stands_and_nothing_is_applied() -> anyhow::Resu
         );
         cluster.ok(&["delete", "task", "a", "b"])?;
     }
+    // From standard input and from a folder as well.
+    let folder = cluster.dir().join("folder");
+    std::fs::create_dir(&folder)?;
+    std::fs::write(folder.join("win.yaml"), crlf.as_bytes())?;
+    std::fs::write(folder.join("good.yaml"), task("good", "p"))?;
+    let refused = cluster.pandactl(&["apply", "-f", "folder"])?;
+    assert_eq!(refused.status.code(), Some(1));
+    says(
+        &err(&refused),
+        &[&format!("folder/win.yaml:{line}:1"), "tab", "document 3"],
+    );
+    let piped = cluster
+        .command(cluster.pandactl_path()?)
+        .args(["apply", "-f", "-"])
+        .stdin(std::fs::File::open(folder.join("win.yaml"))?)
+        .output()?;
+    assert_eq!(piped.status.code(), Some(1));
+    says(
+        &err(&piped),
+        &[&format!("standard input:{line}:1"), "tab", "document 3"],
+    );
+    assert_eq!(stored(&cluster).await?, [""; 0]);
     let raw = task("a", "p").replace("  prompt", "\tprompt");
     let (code, status) = post(&cluster, "application/yaml", raw).await?;
     assert_eq!(code, 400, "{status}");

@@ -1,7 +1,11 @@
 //! B23: waiting on an input that nobody will close.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use panda_api::{FailureReason, TaskPhase};
 use panda_e2e::cluster::Cluster;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
 use super::{nothing_is_left, once, start};
@@ -103,6 +107,71 @@ async fn an_agent_has_no_terminal_to_ask_on() -> anyhow::Result<()> {
     );
     assert!(!failure.message.contains('\u{1b}'), "{:?}", failure.message);
     nothing_is_left(&cluster).await
+}
+
+/// A control plane that a person started on a terminal: it has one, and reads and writes it.
+#[tokio::test]
+async fn the_terminal_of_the_server_is_not_the_agents() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    cluster.kill();
+    std::fs::remove_file(cluster.config())?;
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    grantpt(&terminal)?;
+    unlockpt(&terminal)?;
+    let name = ptsname(&terminal, Vec::new())?;
+    let near = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(OsStr::from_bytes(name.as_bytes()))?;
+    let mut server = cluster
+        .command("setsid")
+        .arg("--ctty")
+        .arg(cluster.pandactl_path()?)
+        .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(cluster.data())
+        .arg("--work-dir")
+        .arg(cluster.dir().join("work"))
+        .stdin(near.try_clone()?)
+        .stdout(near.try_clone()?)
+        .stderr(near)
+        .spawn()?;
+    cluster
+        .eventually("it is ready", || async {
+            cluster.client().ok()?.get_text("/readyz").await.ok()
+        })
+        .await?;
+    let script = "tty; (echo hello >/dev/tty) || echo no terminal; (read answer </dev/tty) || echo no answer";
+    start(
+        &cluster,
+        "terminal",
+        &["sh", "-c", script],
+        Value::Null,
+        Value::Null,
+    )?;
+    start(
+        &cluster,
+        "tty",
+        &["fakeagent", "--status", "--open-tty"],
+        Value::Null,
+        Value::Null,
+    )?;
+    for name in ["terminal", "tty"] {
+        let task = ended(&cluster, name).await?;
+        assert_eq!(
+            task.status.phase,
+            Some(TaskPhase::Succeeded),
+            "{:#?}",
+            task.status
+        );
+    }
+    let said = cluster.ok(&["logs", "task/terminal", "--stream", "stdout"])?;
+    assert_eq!(said, "not a tty\nno terminal\nno answer\n");
+    let said = cluster.ok(&["logs", "task/tty", "--stream", "stdout"])?;
+    assert!(said.contains("not opened /dev/tty"), "{said}");
+    // Ends through its Cluster's folder as well; killed here so that it is waited for.
+    server.kill()?;
+    server.wait()?;
+    Ok(())
 }
 
 #[tokio::test]

@@ -61,6 +61,13 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+    /// This process cannot be closed to others of its user.
+    #[error("cannot keep other processes of this user out of this one")]
+    Undumpable {
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
     /// The outbox.
     #[error(transparent)]
     Outbox(#[from] outbox::Error),
@@ -82,6 +89,8 @@ pub struct Agentlet {
 /// Prepares an agentlet: makes its folders, opens what it kept, tries what the machine can enforce.
 pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
     let user = check(&config)?;
+    // An agent of the same user must not read our memory: it holds keys.
+    panda_sandbox::make_undumpable().map_err(|source| BuildError::Undumpable { source })?;
     make_dir(&config.data_dir, 0o700)?;
     make_dir(&config.data_dir.join("runs"), 0o700)?;
     let workspaces = Workspaces::open(workspace::Config {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use panda_api::{FailureReason, Run, Task, TaskPhase};
 use panda_client::Api;
 use panda_client::params::ListParams;
@@ -113,6 +114,54 @@ async fn a_flood_stays_bounded_and_keeps_head_and_tail() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_line_without_an_end_is_a_log_like_any_other() -> anyhow::Result<()> {
+    const LONG: usize = 80 << 20;
+    let cluster = Cluster::start(&[]).await?;
+    let long = LONG.to_string();
+    let command = [
+        "fakeagent",
+        "--say",
+        "the head",
+        "--endless-line",
+        &long,
+        "--say",
+        "\nthe tail",
+    ];
+    start(&cluster, "endless", &command, Value::Null, Value::Null)?;
+    // A reader that goes away ends quietly and disturbs nobody.
+    let mut reader = cluster
+        .command(cluster.pandactl_path()?)
+        .args(["logs", "-f", "task/endless"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()?;
+    let mut first = [0; 4096];
+    std::io::Read::read_exact(reader.stdout.as_mut().context("a pipe")?, &mut first)?;
+    drop(reader.stdout.take());
+    let gone = reader.wait_with_output()?;
+    let quiet = matches!(gone.status.code(), Some(0 | 141));
+    assert!(
+        quiet && !String::from_utf8_lossy(&gone.stderr).contains("panicked"),
+        "{gone:?}"
+    );
+
+    let task = ended(&cluster, "endless").await?;
+    assert_eq!(
+        task.status.phase,
+        Some(TaskPhase::Succeeded),
+        "{:#?}",
+        task.status
+    );
+    let text = cluster.ok(&["logs", "task/endless", "--stream", "stdout"])?;
+    assert!(text.starts_with("the head\nxxx") && text.ends_with("xxx\nthe tail\n"));
+    assert!(text.len() < LONG && text.len() > LONG / 2, "{}", text.len());
+    assert!(text.contains("bytes of the log were not kept]"));
+    let last = cluster.ok(&["logs", "task/endless", "--stream", "stdout", "--tail", "1"])?;
+    assert_eq!(last, "the tail\n");
+    Ok(())
+}
+
 fn disk_use(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -167,6 +216,49 @@ async fn children_and_orphans_end_with_the_attempt() -> anyhow::Result<()> {
         "{:#?}",
         task.status
     );
+    nothing_is_left(&cluster).await
+}
+
+/// Command lines that hold this word.
+fn alive(word: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.starts_with("sleep ") && line.contains(word))
+        .collect()
+}
+
+#[tokio::test]
+async fn no_trick_keeps_a_process_alive() -> anyhow::Result<()> {
+    let cluster = Cluster::start(&[]).await?;
+    // In sessions of their own, without our environment, deaf to signals. No other test sleeps for so long.
+    let script = "setsid nohup env -i sleep 7654321 >/dev/null 2>&1 &
+        setsid setsid env -i sleep 7654321 &
+        (trap '' TERM INT HUP; env -i sleep 7654321) &
+        (trap '' TERM; setsid setsid setsid env -i sleep 7654321) &";
+    let endings = [
+        ("ends", "echo up; sleep 4"),
+        ("fails", "echo up; sleep 4; exit 1"),
+        ("stays", "trap '' TERM INT; echo up; while :; do sleep 1; done"),
+    ];
+    for (name, ending) in endings {
+        let script = format!("{script}\n{ending}");
+        let quick = json!({"stop": {"grace": "1s"}});
+        start(&cluster, name, &["sh", "-c", &script], quick, Value::Null)?;
+        once(&cluster, name, |task| task.status.start_time.is_some()).await?;
+        cluster
+            .eventually("all of them have started", || async {
+                (alive("7654321").len() >= 4).then_some(())
+            })
+            .await?;
+        if name == "stays" {
+            cluster.ok(&["cancel", "task/stays"])?;
+        }
+        ended(&cluster, name).await?;
+        // The end is told only when nothing is left.
+        assert_eq!(alive("7654321"), [""; 0], "{name}");
+    }
     nothing_is_left(&cluster).await
 }
 

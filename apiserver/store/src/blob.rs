@@ -237,6 +237,19 @@ fn validate_run(run: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// No stream grows beyond this, whatever its sender claims: offsets stay exact in JSON, and sums cannot overflow.
+const MAX_STREAM: u64 = 1 << 53;
+
+fn check_length(length: u64) -> Result<(), Error> {
+    if length > MAX_STREAM {
+        return Err(Error::TooLarge {
+            size: length,
+            limit: MAX_STREAM,
+        });
+    }
+    Ok(())
+}
+
 fn shorten(text: &str) -> String {
     text.chars().take(80).collect()
 }

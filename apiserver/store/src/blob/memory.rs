@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{
     Blob, BlobInfo, BlobStat, BlobStore, Chunk, Digest, Error, PutRequest, Range, StreamId, StreamLimits,
-    Upload, validate_run,
+    Upload, check_length, validate_run,
 };
 
 /// A blob store that forgets everything when it is dropped.
@@ -176,6 +176,7 @@ impl Stream {
             .unwrap_or(usize::MAX)
             .min(bytes.len());
         let mut rest = &bytes[known..];
+        check_length(durable.saturating_add(rest.len() as u64))?;
         while !rest.is_empty() {
             let len = self.len();
             let last = self
@@ -213,12 +214,13 @@ impl Stream {
         }
     }
 
-    fn skip(&mut self, offset: u64) -> u64 {
+    fn skip(&mut self, offset: u64) -> Result<u64, Error> {
         if offset > self.len() {
+            check_length(offset)?;
             self.segments.insert(offset, Vec::new());
             self.length.send_replace(offset);
         }
-        self.len()
+        Ok(self.len())
     }
 
     fn read(&self, offset: u64, max: usize) -> Chunk {
@@ -228,7 +230,8 @@ impl Stream {
         }
         let segment = self.segments.range(..=offset).next_back();
         let Some((start, part)) = segment.filter(|(start, part)| offset < **start + part.len() as u64) else {
-            let next = self.segments.range(offset..).next();
+            // Behind `offset`: two skips leave an empty segment, and a gap must lead on.
+            let next = self.segments.range(offset + 1..).next();
             return Chunk::Gap {
                 from: offset,
                 to: next.map_or(len, |(start, _)| *start),
@@ -308,7 +311,7 @@ impl BlobStore for MemoryBlobs {
     }
 
     fn skip(&self, stream: StreamId, offset: u64) -> BoxFuture<'_, Result<u64, Error>> {
-        async move { Ok(self.with_stream(&stream, |stream| stream.skip(offset))) }.boxed()
+        async move { self.with_stream(&stream, |stream| stream.skip(offset)) }.boxed()
     }
 
     fn read(&self, stream: StreamId, offset: u64, max: usize) -> BoxFuture<'_, Result<Chunk, Error>> {

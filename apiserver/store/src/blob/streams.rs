@@ -12,10 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::disk::{create_dir, io, list, open_private, sync_dir};
-use super::{Chunk, Error, StreamId, StreamLimits};
+use super::{Chunk, Error, MAX_STREAM, StreamId, StreamLimits, check_length};
 
 /// Streams remembered; beyond, those that nobody uses are forgotten (their files stay).
 const REMEMBERED: usize = 4096;
+/// Segments of a stream: a sender that skips again and again must not make a file each time.
+const MAX_SEGMENTS: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Streams {
@@ -72,7 +74,9 @@ impl Streams {
         let dir = self.root.join(id.run()).join(id.name());
         let mut segments = BTreeMap::new();
         for name in list(&dir)? {
-            if let Ok(start) = name.parse() {
+            if let Ok(start) = name.parse()
+                && start <= MAX_STREAM
+            {
                 let path = dir.join(name);
                 segments.insert(start, path.metadata().map_err(io("inspect", &path))?.len());
             }
@@ -98,6 +102,7 @@ impl Streams {
             .unwrap_or(usize::MAX)
             .min(bytes.len());
         let mut rest = &bytes[known..];
+        check_length(len.saturating_add(rest.len() as u64))?;
         while !rest.is_empty() {
             let written = self.extend(&stream, &mut segments, rest)?;
             rest = &rest[written..];
@@ -116,12 +121,14 @@ impl Streams {
         if offset <= len {
             return Ok(len);
         }
+        check_length(offset)?;
         create_dir(&stream.dir)?;
         sync_dir(&self.root)?;
         sync_dir(stream.dir.parent().unwrap_or(&self.root))?;
         open_private(&stream.path(offset))?;
         sync_dir(&stream.dir)?;
         segments.insert(offset, 0);
+        self.trim(&stream, &mut segments)?;
         stream.length.send_replace(offset);
         Ok(offset)
     }
@@ -171,7 +178,9 @@ impl Streams {
     }
 
     fn trim(&self, stream: &Stream, segments: &mut BTreeMap<u64, u64>) -> Result<(), Error> {
-        while segments.len() > 2 && segments.values().sum::<u64>() > self.limits.total {
+        while segments.len() > MAX_SEGMENTS
+            || (segments.len() > 2 && segments.values().sum::<u64>() > self.limits.total)
+        {
             let Some(oldest) = segments.keys().copied().find(|start| *start > 0) else {
                 break;
             };
@@ -194,7 +203,8 @@ impl Streams {
             .next_back()
             .map(|(start, size)| (*start, *size));
         let Some((start, size)) = segment.filter(|(start, size)| offset < start + size) else {
-            let next = segments.range(offset..).next();
+            // Behind `offset`: two skips leave an empty segment, and a gap must lead on.
+            let next = segments.range(offset + 1..).next();
             return Ok(Chunk::Gap {
                 from: offset,
                 to: next.map_or(len, |(start, _)| *start),

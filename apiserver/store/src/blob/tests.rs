@@ -356,6 +356,51 @@ async fn a_skip_reads_as_a_gap_and_the_stream_goes_on() {
 }
 
 #[tokio::test]
+async fn wild_offsets_are_refused_and_leave_the_stream_as_it_was() {
+    let (_dir, stores) = stores();
+    for store in stores {
+        let id = StreamId::new("run-1", "log").unwrap();
+        let abc = Bytes::from_static(b"abc");
+        store.append(id.clone(), 0, abc.clone()).await.unwrap();
+        for wild in [u64::MAX, u64::MAX - 2, 1 << 60] {
+            let skipped = store.skip(id.clone(), wild).await;
+            assert!(matches!(skipped, Err(Error::TooLarge { .. })), "{skipped:?}");
+            let appended = store.append(id.clone(), wild, abc.clone()).await;
+            assert!(
+                matches!(appended, Err(Error::Gap { durable: 3, .. })),
+                "{appended:?}"
+            );
+        }
+        let end = 1 << 53;
+        assert_eq!(store.skip(id.clone(), end).await.unwrap(), end);
+        let over = store.append(id.clone(), end, abc.clone()).await;
+        assert!(matches!(over, Err(Error::TooLarge { .. })), "{over:?}");
+        let (bytes, gaps) = read_all(store.as_ref(), &id).await;
+        assert_eq!(bytes, [(0, b'a'), (1, b'b'), (2, b'c')]);
+        assert_eq!(gaps, [(3, end)]);
+    }
+}
+
+#[tokio::test]
+async fn a_sender_that_skips_without_end_does_not_fill_the_disk_with_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = files(&dir);
+    let id = StreamId::new("run-1", "log").unwrap();
+    store
+        .append(id.clone(), 0, Bytes::from_static(b"head"))
+        .await
+        .unwrap();
+    for n in 1..=600 {
+        store.skip(id.clone(), n * 10).await.unwrap();
+    }
+    let segments = std::fs::read_dir(dir.path().join("blobs/streams/run-1/log")).unwrap();
+    assert!(segments.count() <= 256);
+    let (bytes, gaps) = read_all(&store, &id).await;
+    assert_eq!(bytes.len(), 4, "the head stays");
+    assert_eq!(gaps.iter().map(|(from, to)| to - from).sum::<u64>(), 5996);
+}
+
+#[tokio::test]
 async fn followers_hear_of_growth() {
     let (_dir, stores) = stores();
     for store in &stores {

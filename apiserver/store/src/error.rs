@@ -78,6 +78,12 @@ pub enum Error {
         /// The owner's process id, when it could be read.
         pid: Option<u32>,
     },
+    /// The directory was in use, and its data is not there any more.
+    #[error("the store at {} was in use and is gone; restore it from a backup, or remove its directory to begin anew", path.display())]
+    Missing {
+        /// The file that is not there, or empty.
+        path: PathBuf,
+    },
     /// The data was written by a newer version.
     #[error("the store has schema version {found}, this program knows up to {supported}; upgrade it")]
     NewerSchema {

@@ -1,6 +1,6 @@
 //! Opening the file: settings, schema version, checks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -38,6 +38,13 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path, config: &Config, new_uid: &str) -> Result<Opened, Error> {
+    let mark = Mark::beside(path);
+    // Nobody may take a store that lost its file for a new one: it would answer that nothing was ever there.
+    if mark.is_there()? && path.metadata().map_or(0, |metadata| metadata.len()) == 0 {
+        return Err(Error::Missing {
+            path: path.to_owned(),
+        });
+    }
     let size = lock::private_file(path)?;
     let refuse = |error| database("open the store", path, error);
     let mut connection = Connection::open(path).map_err(refuse)?;
@@ -88,7 +95,39 @@ pub(super) fn open(path: &Path, config: &Config, new_uid: &str) -> Result<Opened
         });
     }
     set_meta(&opened.connection, "clean", 0).map_err(refuse)?;
+    mark.leave()?;
     Ok(opened)
+}
+
+/// A file beside the database that says that there was one.
+struct Mark(PathBuf);
+
+impl Mark {
+    fn beside(path: &Path) -> Self {
+        Self(path.with_extension("used"))
+    }
+
+    fn error(&self, operation: &'static str, source: std::io::Error) -> Error {
+        Error::Io {
+            operation,
+            path: self.0.clone(),
+            source,
+        }
+    }
+
+    fn is_there(&self) -> Result<bool, Error> {
+        self.0.try_exists().map_err(|error| self.error("inspect", error))
+    }
+
+    fn leave(&self) -> Result<(), Error> {
+        if self.is_there()? {
+            return Ok(());
+        }
+        lock::private_file(&self.0)?;
+        let folder = self.0.parent().unwrap_or(Path::new("."));
+        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| self.error("sync", error))
+    }
 }
 
 /// Settings of every connection.

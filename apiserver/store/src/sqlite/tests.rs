@@ -66,6 +66,27 @@ async fn a_restart_keeps_everything() {
 }
 
 #[tokio::test]
+async fn a_store_that_lost_its_file_is_not_taken_for_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data/store.db");
+    drop(open(&dir));
+    let kept = std::fs::read(&path).unwrap();
+    std::fs::write(&path, b"").unwrap();
+    let emptied = Sqlite::open(&config(&dir), "new-uid").unwrap_err();
+    assert!(matches!(emptied, Error::Missing { .. }), "{emptied:?}");
+    std::fs::remove_file(&path).unwrap();
+    let removed = Sqlite::open(&config(&dir), "new-uid").unwrap_err();
+    assert!(matches!(removed, Error::Missing { .. }), "{removed:?}");
+    std::fs::write(&path, kept).unwrap();
+    drop(open(&dir));
+    // A folder without the mark is a new one, even with an empty file of an interrupted start in it.
+    std::fs::remove_dir_all(dir.path().join("data")).unwrap();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    std::fs::write(&path, b"").unwrap();
+    drop(open(&dir));
+}
+
+#[tokio::test]
 async fn dropping_the_store_finishes_what_is_queued() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);

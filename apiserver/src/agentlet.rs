@@ -84,6 +84,8 @@ pub struct Agentlets {
     index: index::RunIndex,
     sessions: session::Sessions,
     tracker: TaskTracker,
+    /// Readers that follow a log end with it; they would hold the server up otherwise.
+    stopping: CancellationToken,
     metrics: AgentletMetrics,
 }
 
@@ -109,6 +111,7 @@ impl Agentlets {
             index: index::RunIndex::new(),
             sessions: session::Sessions::default(),
             tracker: TaskTracker::new(),
+            stopping: CancellationToken::new(),
             metrics: counters,
         })
     }
@@ -127,12 +130,13 @@ impl Agentlets {
             .merge(artifacts::routes(Arc::clone(self)))
     }
 
-    /// Keeps the index of runs and sweeps unreferenced blobs until cancelled, then ends the sessions.
+    /// Keeps the index of runs and sweeps unreferenced blobs until cancelled, then ends sessions and followed logs.
     pub async fn run(self: Arc<Self>, token: CancellationToken) {
         tokio::join!(
             self.index.run(&self.objects, token.clone()),
             self.sweep(token.clone())
         );
+        self.stopping.cancel();
         self.sessions.cut_all();
         self.tracker.close();
         // Sessions end at once when cut; a send that is stuck ends with its own patience.

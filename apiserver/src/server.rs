@@ -192,7 +192,9 @@ impl Server {
             registry: self.registry,
             event_ttl: self.config.event_ttl.get(),
         };
-        tracing::info!(address = ?listener.local_addr().ok(), "API server listens");
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, "API server listens");
+        }
         let compactor = Compactor::build(Arc::clone(&self.deps.store), Policy::default());
         tokio::join!(
             serving.run(listener, stop.clone()),

@@ -189,6 +189,8 @@ async fn task_log(
 enum Ended {
     #[error("the reader is gone, or has what it asked for")]
     Reader,
+    #[error("the server stops")]
+    Stopping,
     #[error(transparent)]
     Blob(#[from] blob::Error),
     #[error(transparent)]
@@ -243,7 +245,9 @@ impl Sink {
             match copy(agentlets, self).await {
                 Ok(()) | Err(Ended::Reader) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "log ended early");
+                    if !matches!(error, Ended::Stopping) {
+                        tracing::warn!(%error, "log ended early");
+                    }
                     // The body breaks off visibly: a reader must not take half a log for a whole one.
                     let _: Result<(), _> = sender
                         .send(Err(std::io::Error::other("the log could not be read on")))
@@ -298,6 +302,7 @@ async fn copy_stream(
         tokio::select! {
             changed = grown.changed() => if changed.is_err() { return Ok(()) },
             () = out.sender.closed() => return Err(Ended::Reader),
+            () = agentlets.stopping.cancelled() => return Err(Ended::Stopping),
             () = tokio::time::sleep(LOOK) => {
                 let current = agentlets.objects.get::<Run>(&run.metadata.namespace, &run.metadata.name).await?;
                 let current = current.map(|stored| stored.object).filter(|now| now.metadata.uid == run.metadata.uid);
@@ -474,6 +479,7 @@ async fn copy_task(agentlets: &Agentlets, task: &Task, wanted: &Wanted, out: &mu
         }
         tokio::select! {
             () = out.sender.closed() => return Err(Ended::Reader),
+            () = agentlets.stopping.cancelled() => return Err(Ended::Stopping),
             () = tokio::time::sleep(LOOK) => {}
         }
     }

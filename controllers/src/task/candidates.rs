@@ -96,9 +96,17 @@ fn refusal(reason: RefusalReason, message: String) -> Refusal {
     }
 }
 
-/// The first usable candidate from place `from` on, round the list.
+/// The first usable candidate from place `from` on, round the list; one that no device can run only if all are so.
 pub(super) fn first_usable(candidates: &[Candidate], from: usize) -> Option<usize> {
-    round(candidates, from).next()
+    round(candidates, from)
+        .find(|place| !candidates[*place].agent.as_ref().is_ok_and(|agent| absent(agent)))
+        .or_else(|| round(candidates, from).next())
+}
+
+/// Whether devices were looked at, and none can run it. An agent that nobody has looked for yet is not absent.
+fn absent(agent: &Agent) -> bool {
+    let devices = &agent.status.devices;
+    !devices.is_empty() && devices.iter().all(|device| !device.ready)
 }
 
 /// The first usable candidate further down the list than `place`.
@@ -131,4 +139,42 @@ fn round(candidates: &[Candidate], from: usize) -> impl Iterator<Item = usize> {
     (from..from + len)
         .map(move |place| place % len)
         .filter(|index| candidates[*index].agent.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use panda_api::AgentOnDevice;
+
+    use super::*;
+
+    fn candidate(seen: &[bool]) -> Candidate {
+        let mut agent = Agent::default();
+        agent.status.devices = seen
+            .iter()
+            .map(|ready| AgentOnDevice {
+                ready: *ready,
+                ..AgentOnDevice::default()
+            })
+            .collect();
+        Candidate {
+            choice: AgentChoice::default(),
+            agent: Ok(Arc::new(agent)),
+        }
+    }
+
+    #[test]
+    fn an_agent_that_no_device_can_run_is_passed_over_while_another_can() {
+        let (absent, partly, unseen) = (candidate(&[false]), candidate(&[false, true]), candidate(&[]));
+        let of = |list: &[&Candidate], from| {
+            first_usable(&list.iter().map(|c| (*c).clone()).collect::<Vec<_>>(), from)
+        };
+        assert_eq!(of(&[&absent, &partly], 0), Some(1));
+        assert_eq!(of(&[&partly, &absent], 1), Some(0));
+        // Nobody has looked yet: order decides.
+        assert_eq!(of(&[&unseen, &partly], 0), Some(0));
+        // All absent: the first waits, and says for what.
+        assert_eq!(of(&[&absent, &absent], 0), Some(0));
+        assert_eq!(of(&[&absent, &absent], 1), Some(1));
+        assert_eq!(of(&[], 0), None);
+    }
 }

@@ -70,7 +70,10 @@ pub(super) fn rooted(c: &Candidate<'_>) -> Verdict {
     } else {
         Err((
             RefusalReason::WorkspaceRootDenied,
-            format!("{path:?} lies under none of its workspaceRoots"),
+            format!(
+                "{path:?} lies under none of its workspaceRoots ({})",
+                roots.join(", ")
+            ),
         ))
     }
 }

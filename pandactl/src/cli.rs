@@ -23,7 +23,8 @@ const HELP_WIDTH: usize = 100;
     version,
     disable_help_subcommand = false,
     after_help = "Start with `pandactl up --demo`, then `pandactl up` and `pandactl create task --help`.\n\
-                  Exit codes: 0 done, 1 failed; with --exit-status 0 succeeded, 2 failed, 3 cancelled, 5 in review."
+                  Exit codes: 0 done, 1 failed.\n\
+                  With --exit-status: 0 succeeded, 2 failed, 3 cancelled, 5 in review."
 )]
 pub struct Cli {
     /// Flags of every command.

@@ -138,6 +138,9 @@ pub struct UpArgs {
     /// Run examples/first-task in a folder of its own, show what came out, and stop
     #[arg(long)]
     pub demo: bool,
+    /// Folder whose git repositories tasks may work on, besides the home folder; may be repeated
+    #[arg(long = "workspace-root", value_name = "DIR")]
+    pub workspace_roots: Vec<PathBuf>,
     /// Runs at one time [default: one a processor, at least 4]
     #[arg(long, value_name = "N")]
     pub max_runs: Option<u32>,
@@ -237,7 +240,16 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
             .clone()
             .unwrap_or_else(|| places::device_name(&around.hostname)),
         home: around.home.clone(),
-        workspace_roots: Vec::new(),
+        workspace_roots: args
+            .workspace_roots
+            .iter()
+            .map(|root| {
+                root.canonicalize().map_err(|source| Error::Path {
+                    path: root.clone(),
+                    source,
+                })
+            })
+            .collect::<Result<_, _>>()?,
         hidden: hidden.into_iter().collect(),
         path: around.path.clone(),
         env: around.env.clone(),

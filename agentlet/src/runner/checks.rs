@@ -62,8 +62,8 @@ impl Worker {
                 break;
             }
             let word = if result.passed { "passed" } else { "failed" };
-            self.logs
-                .say(&format!("check {}: {word} {}", check.name, result.message));
+            let line = format!("check {}: {word} {}", check.name, result.message);
+            self.logs.say(line.trim_end());
             self.record.facts.verify.get_or_insert_default().push(result);
             self.save()?;
             self.sweep().await;

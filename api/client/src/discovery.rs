@@ -33,7 +33,7 @@ pub enum Error {
 
 fn did_you_mean(similar: &[String]) -> String {
     if similar.is_empty() {
-        "; `api-resources` lists them".to_owned()
+        String::new()
     } else {
         format!("; did you mean {}?", similar.join(", "))
     }

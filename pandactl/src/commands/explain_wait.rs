@@ -134,7 +134,7 @@ const fn remedy(reason: RefusalReason) -> &'static str {
             "name an agent that has the capability, or apply one; `pandactl get agents -o wide` lists them"
         }
         RefusalReason::AgentNotFound => {
-            "install the agent's program on the device, or name another agent; `pandactl get agents` shows where each is"
+            "apply the Agent, install its program on the device, or name another agent; `pandactl get agents` shows where each is"
         }
         RefusalReason::AgentNotLoggedIn => "log the agent in on the device, as its owner",
         RefusalReason::InsufficientResources => {
@@ -149,7 +149,9 @@ const fn remedy(reason: RefusalReason) -> &'static str {
             "choose a profile that the device has (`pandactl describe device NAME`)"
         }
         RefusalReason::NamespaceNotServed => "the device's owner does not serve this namespace",
-        RefusalReason::WorkspaceRootDenied => "the device's owner does not allow work on this path",
+        RefusalReason::WorkspaceRootDenied => {
+            "work below a folder that the device allows, or allow more there (`pandactl up --workspace-root DIR`)"
+        }
         RefusalReason::RepositoryAbsent => {
             "the repository is not on the device: give a URL, or run on the device that has it"
         }

@@ -56,8 +56,9 @@ impl Stream {
   pandactl logs run/fix-login-3f9a0c21d4-1 --tail 50 --timestamps
   pandactl logs task/fix-login --since 5m
 
-A bare name is a task. Following goes on where it was after a broken connection, without loss or repetition; when it
-cannot, the exit code is not 0. With --exit-status: 0 succeeded, 2 failed, 3 cancelled, 5 in review.")]
+A bare name is a task. After a broken connection, following goes on where it was,
+without loss or repetition; when it cannot, the exit code is not 0.
+With --exit-status: 0 succeeded, 2 failed, 3 cancelled, 5 in review.")]
 pub struct LogsArgs {
     /// task/NAME, run/NAME or NAME
     #[arg(value_name = "TASK|RUN")]

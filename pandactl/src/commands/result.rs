@@ -24,8 +24,9 @@ use crate::session::Session;
   pandactl result task/fix-login --apply .
   pandactl result task/fix-login -o ./out
 
---apply changes files only; nothing is committed. It checks everything first, and touches nothing when the patch does not
-fit or when files that it would change have local changes.")]
+--apply changes files only; nothing is committed. It checks everything first, and
+touches nothing when the patch does not fit or when files that it would change have
+local changes.")]
 pub struct ResultArgs {
     /// task/NAME or NAME
     #[arg(value_name = "TASK")]
@@ -104,8 +105,18 @@ fn no_patch(brought: &Brought) -> Error {
         .phase
         .is_some_and(panda_api::RunPhase::is_terminal);
     if ended || !brought.task.status.accepted_run.is_empty() {
-        Error::user(format!("task/{name} changed no files: there is no patch"))
-            .hint(format!("`pandactl result task/{name}` shows what it answered"))
+        if brought.run.status.changed_files.is_empty() {
+            Error::user(format!("task/{name} changed no files: there is no patch"))
+                .hint(format!("`pandactl result task/{name}` shows what it answered"))
+        } else {
+            // Without a repository there is nothing that a patch could be made against.
+            Error::user(format!(
+                "task/{name} has no patch: it did not work on a git repository"
+            ))
+            .hint(format!(
+                "`pandactl result task/{name} -o DIR` saves its artifacts (spec.outputs names them)"
+            ))
+        }
     } else {
         Error::user(format!("task/{name} has no result yet"))
             .hint(format!("`pandactl wait task/{name}` waits for it"))

@@ -27,7 +27,8 @@ const DEFAULT: Duration = Duration::from_secs(30);
   pandactl wait --for=delete task/fix-login
 
 Without --for a task is waited for until it has ended, or waits for review.
-Exit codes: 0 met, 1 timed out or deleted; with --exit-status 0 succeeded, 2 failed, 3 cancelled, 5 in review.")]
+Exit codes: 0 met, 1 timed out or deleted.
+With --exit-status: 0 succeeded, 2 failed, 3 cancelled, 5 in review.")]
 pub struct WaitArgs {
     /// KIND/NAME..., KIND NAME..., or KIND with -l or --all
     #[arg(value_name = "KIND[/NAME]", required = true)]

@@ -120,11 +120,20 @@ async fn show(client: &Client, repository: &Path, out: &mut (dyn Write + Send)) 
     next_steps(client, out).await?;
     match task.status.phase {
         Some(TaskPhase::Succeeded) => Ok(()),
-        phase => Err(Error::Demo(format!(
-            "the task ended as {phase:?}: {:#?}",
-            task.status.failure
+        _ => Err(Error::Demo(format!(
+            "the task ended as {}{}",
+            phase(&task),
+            task.status
+                .failure
+                .as_ref()
+                .map(|failure| format!(": {:?}: {}", failure.reason, failure.message))
+                .unwrap_or_default()
         ))),
     }
+}
+
+fn phase(task: &Task) -> String {
+    format!("{:?}", task.status.phase.unwrap_or(TaskPhase::Pending))
 }
 
 /// Tells of each phase as it comes, until the task has ended.
@@ -157,11 +166,7 @@ async fn outcome(client: &Client, task: &Task, out: &mut (dyn Write + Send)) -> 
     let runs: Api<panda_api::Run> = Api::namespaced(client.clone(), "default");
     let run = runs.get(&task.status.current_run).await?;
     writeln!(out, "\n4. What came out\n")?;
-    writeln!(
-        out,
-        "   task       {}  {:?}",
-        task.metadata.name, task.status.phase
-    )?;
+    writeln!(out, "   task       {}  {}", task.metadata.name, phase(task))?;
     writeln!(
         out,
         "   agent      {}  on device {}",

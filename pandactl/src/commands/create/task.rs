@@ -16,9 +16,11 @@ use crate::session::Session;
 /// Arguments of `create task`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  pandactl create task fix-login --prompt 'Fix the login redirect loop' --repo . --verify 'cargo test' --wait
+  pandactl create task fix-login --prompt 'Fix the login redirect loop' --repo . \\
+      --verify 'cargo test' --wait
   pandactl create task ask --prompt 'Which license does this use?' --agent claude-code --repo .
-  pandactl create task fix-login --prompt @prompt.md --agent codex --agent claude-code/opus --dry-run=client -o yaml")]
+  pandactl create task fix-login --prompt @prompt.md --agent codex \\
+      --agent claude-code/opus --dry-run=client -o yaml")]
 pub struct TaskArgs {
     /// Its name
     pub name: String,

@@ -122,7 +122,7 @@ impl Session {
         let clean = tokio::select! {
             clean = self.pump(&mut client, bulk, rx) => clean,
             () = cut.cancelled() => {
-                tracing::info!("session cut: the server does not answer");
+                tracing::info!("session ended from this side");
                 false
             }
         };

@@ -6,6 +6,8 @@ mod agents;
 mod cases;
 #[path = "system/crash.rs"]
 mod crash;
+#[path = "system/docs.rs"]
+mod docs;
 #[path = "system/kubectl.rs"]
 mod kubectl;
 #[path = "system/support.rs"]

@@ -175,3 +175,38 @@ async fn the_first_interrupt_stops_runs_and_the_next_start_goes_on() -> anyhow::
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn a_followed_log_does_not_hold_up_the_stop() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(&["--keep-runs"]).await?;
+    apply(&cluster, "agent.json", &fake_agent("slow", &["--hang"]))?;
+    let manifest = json!({
+        "apiVersion": "panda.dev/v1alpha1", "kind": "Task", "metadata": {"name": "slow"},
+        "spec": {"prompt": "Take your time.", "agents": [{"name": "slow"}]},
+    });
+    apply(&cluster, "task.json", &manifest.to_string())?;
+    let mut follower = cluster
+        .command(cluster.pandactl_path()?)
+        .args(["logs", "--follow", "task/slow"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    let mut out = std::io::BufReader::new(follower.stdout.take().context("piped")?);
+    let first = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).map(|_| (line, out))
+    });
+    let (line, _out) = tokio::time::timeout(panda_e2e::cluster::PATIENCE, first).await???;
+    ensure!(line.contains("workspace is ready"), "{line}");
+
+    cluster.signal(rustix::process::Signal::INT)?;
+    let status = cluster.wait().await;
+    follower.kill()?;
+    follower.wait()?;
+    let (status, log) = (status?, cluster.log());
+    ensure!(status.success(), "{status}\n{log}");
+    ensure!(
+        !log.contains("connections are cut"),
+        "the follower had to be cut off:\n{log}"
+    );
+    Ok(())
+}

@@ -8,7 +8,7 @@ use crate::harness::*;
 #[tokio::test]
 async fn run_is_adopted_and_its_agent_started_once() {
     let mut device = Device::new().await;
-    let go = device.path().join("work/go");
+    let go = device.path().join("go");
     let script = format!(
         "echo one; while ! test -e {}; do sleep 0.02; done; echo two",
         go.display()

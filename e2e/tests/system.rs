@@ -2,6 +2,8 @@
 
 #[path = "system/agents.rs"]
 mod agents;
+#[path = "system/attack.rs"]
+mod attack;
 #[path = "system/cases.rs"]
 mod cases;
 #[path = "system/crash.rs"]

@@ -165,6 +165,9 @@ fn refused(status: &Status) -> Error {
     let error = Error::new(Kind::Api, message);
     let plural = details.map_or("", |d| d.kind.as_str());
     match status.code {
+        404 if matches!(plural, "namespaces" | "devices") => {
+            error.hint(format!("`pandactl get {plural}` lists what there is"))
+        }
         404 if !plural.is_empty() => {
             error.hint(format!("`pandactl get {plural} -A` lists what there is, in all namespaces"))
         }

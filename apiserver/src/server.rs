@@ -7,6 +7,7 @@ use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use panda_api::meta::{Clock, IdSource};
+use panda_api::{Secret, scheme};
 use panda_store::Store;
 use panda_store::compactor::{Compactor, Policy};
 use tokio::net::TcpListener;
@@ -20,7 +21,7 @@ use crate::housekeeping::Housekeeping;
 use crate::listener::Listener;
 use crate::metrics::{Metrics, SharedRegistry};
 use crate::pki::{self, Pki};
-use crate::registry::{self, KeyError, Registry, Sealer};
+use crate::registry::{self, KeyError, ListOptions, Registry, Sealer};
 use crate::respond::Failure;
 use crate::tls;
 
@@ -44,12 +45,26 @@ pub enum Error {
     /// The key of the Secrets cannot be had.
     #[error("cannot open the key that seals Secrets")]
     Sealer(#[from] KeyError),
+    /// A stored Secret cannot be opened.
+    #[error("the Secrets in the store were sealed with another key")]
+    OtherKey(#[source] registry::Error),
     /// The first objects cannot be made.
     #[error("cannot make the first namespaces")]
     Bootstrap(#[from] registry::Error),
 }
 
 impl Error {
+    /// What to do next, when that is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::OtherKey(_) => Some(
+                "put the secrets.key that belongs to this data folder back; without it its Secrets cannot be read",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether trying again, unchanged, may help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -163,6 +178,15 @@ impl Server {
     /// When the first objects cannot be made.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
         self.registry.bootstrap().await?;
+        // Another key would make every list of Secrets fail later, and new ones unreadable for the old key.
+        let one = ListOptions {
+            limit: Some(1),
+            ..ListOptions::default()
+        };
+        self.registry
+            .list(scheme::of::<Secret>(), &one)
+            .await
+            .map_err(Error::OtherKey)?;
         let metrics = Metrics::new(&self.deps.metrics);
         let api = Arc::new(Api {
             registry: self.registry.clone(),

@@ -104,6 +104,7 @@ impl Error {
                 "another process uses this data folder; stop it, or choose another folder with --data-dir"
                     .into(),
             ),
+            Self::Server(error) => error.hint().map(str::to_owned),
             Self::NoGit => Some("install git; workspaces are made with it".into()),
             Self::NoHome => Some("name a folder with --data-dir".into()),
             Self::Path { .. } | Self::Config { .. } => {

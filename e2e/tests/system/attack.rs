@@ -191,3 +191,27 @@ async fn damaged_or_missing_data_is_refused_and_named() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn secrets_without_their_key_are_refused_at_the_start() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    cluster.ok(&["create", "secret", "generic", "token", "--from-literal=key=value"])?;
+    cluster.kill();
+    let key = cluster.data().join("secrets.key");
+    let right = std::fs::read(&key)?;
+    std::fs::remove_file(&key)?;
+    let refused = cluster.restart().await;
+    let error = format!(
+        "{:#}",
+        refused.err().unwrap_or_else(|| anyhow::anyhow!("it came up"))
+    );
+    ensure!(
+        error.contains("sealed with another key") && error.contains("put the secrets.key"),
+        "{error}"
+    );
+    std::fs::write(&key, right)?;
+    cluster.restart().await?;
+    let secrets = cluster.ok(&["get", "secrets"])?;
+    ensure!(secrets.contains("token"), "{secrets}");
+    Ok(())
+}

@@ -23,6 +23,7 @@ use panda_controllers::Manager;
 use panda_store::blob::{self, BlobStore};
 use panda_store::{Cacher, Sqlite, Store, cacher, sqlite};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -137,9 +138,12 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
     let (rest, tasks) = (CancellationToken::new(), TaskTracker::new());
     tasks.spawn(agentlets.run(rest.clone()));
     let stop = rest.clone();
+    let (failed, failure) = oneshot::channel();
     tasks.spawn(async move {
         if let Err(error) = server.run(listener, stop).await {
             tracing::error!(error = &error as &dyn std::error::Error, "the API server ended");
+            // Somebody listens only while the server comes up.
+            let _: Result<(), _> = failed.send(error);
         }
     });
 
@@ -157,7 +161,13 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
         storage_tasks,
         store,
     };
-    up.ready().await?;
+    tokio::select! {
+        ready = up.ready() => ready?,
+        Ok(error) = failure => {
+            up.stop().await;
+            return Err(error.into());
+        }
+    }
     up.start_controllers(address, &pki, &clock, &ids)?;
     if settings.agentlet {
         up.start_agentlet(settings, address, &pki, clock, ids).await?;

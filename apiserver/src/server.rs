@@ -47,7 +47,7 @@ pub enum Error {
     Sealer(#[from] KeyError),
     /// A stored Secret cannot be opened.
     #[error("the Secrets in the store were sealed with another key")]
-    OtherKey(#[source] registry::Error),
+    OtherKey(#[source] Box<registry::Error>),
     /// The first objects cannot be made.
     #[error("cannot make the first namespaces")]
     Bootstrap(#[from] registry::Error),
@@ -186,7 +186,7 @@ impl Server {
         self.registry
             .list(scheme::of::<Secret>(), &one)
             .await
-            .map_err(Error::OtherKey)?;
+            .map_err(|error| Error::OtherKey(error.into()))?;
         let metrics = Metrics::new(&self.deps.metrics);
         let api = Arc::new(Api {
             registry: self.registry.clone(),

@@ -112,6 +112,125 @@ fn sqlite(folder: &Path, clients: usize) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
+/// The same creates into etcd, where it is installed: a put on the condition that the key is new, through its HTTP
+/// gateway, one node, plain text. etcd answers after its own fsync.
+struct Etcd {
+    process: std::process::Child,
+    address: String,
+    _data: tempfile::TempDir,
+}
+
+impl Etcd {
+    async fn start() -> anyhow::Result<Option<Self>> {
+        let port = |socket: std::net::TcpListener| anyhow::Ok(socket.local_addr()?.port());
+        let client = port(std::net::TcpListener::bind("127.0.0.1:0")?)?;
+        let peer = port(std::net::TcpListener::bind("127.0.0.1:0")?)?;
+        let data = tempfile::tempdir()?;
+        let (address, peer) = (
+            format!("http://127.0.0.1:{client}"),
+            format!("http://127.0.0.1:{peer}"),
+        );
+        let started = std::process::Command::new("etcd")
+            .arg("--data-dir")
+            .arg(data.path())
+            .args([
+                "--listen-client-urls",
+                &address,
+                "--advertise-client-urls",
+                &address,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let process = match started {
+            Ok(process) => process,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let etcd = Self {
+            process,
+            address,
+            _data: data,
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while etcd.put(&http_client(), "ready").await.is_err() {
+            anyhow::ensure!(Instant::now() < deadline, "etcd does not become ready");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(Some(etcd))
+    }
+
+    async fn put(&self, client: &HttpClient, key: &str) -> anyhow::Result<()> {
+        put(client, &self.address, key).await
+    }
+
+    async fn creates(&self, clients: usize, round: usize) -> anyhow::Result<f64> {
+        let start = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for c in 0..clients {
+            let (client, address) = (http_client(), self.address.clone());
+            tasks.spawn(async move {
+                let mut done = 0_u32;
+                while start.elapsed() < FOR {
+                    put(&client, &address, &format!("b-{round}-{clients}-{c}-{done}")).await?;
+                    done += 1;
+                }
+                anyhow::Ok(done)
+            });
+        }
+        let mut total = 0;
+        while let Some(done) = tasks.join_next().await {
+            total += done??;
+        }
+        Ok(f64::from(total) / start.elapsed().as_secs_f64())
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _: Result<(), _> = self.process.kill();
+        let _: Result<_, _> = self.process.wait();
+    }
+}
+
+type HttpClient = hyper_util::client::legacy::Client<
+    hyper_util::client::legacy::connect::HttpConnector,
+    http_body_util::Full<bytes::Bytes>,
+>;
+
+fn http_client() -> HttpClient {
+    hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http()
+}
+
+async fn put(client: &HttpClient, address: &str, key: &str) -> anyhow::Result<()> {
+    use base64::Engine as _;
+    use http_body_util::BodyExt as _;
+    let base64 = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let (key, value) = (base64(key.as_bytes()), base64(&[b'x'; SIZE]));
+    let body = json!({
+        "compare": [{"key": key, "target": "CREATE", "create_revision": "0"}],
+        "success": [{"requestPut": {"key": key, "value": value}}],
+    });
+    let request = http::Request::post(format!("{address}/v3/kv/txn"))
+        .body(http_body_util::Full::from(bytes::Bytes::from(body.to_string())))?;
+    let response = client.request(request).await?;
+    anyhow::ensure!(
+        response.status().is_success(),
+        "etcd answered {}",
+        response.status()
+    );
+    response.into_body().collect().await?;
+    Ok(())
+}
+
 fn rss(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
@@ -201,6 +320,10 @@ async fn main() -> anyhow::Result<()> {
         delay * 1e3,
         delay / spawn.as_secs_f64()
     );
+    let etcd = Etcd::start().await?;
+    if etcd.is_none() {
+        println!("etcd is not installed: no ratio to it");
+    }
     for clients in CLIENTS {
         let mut pairs = Vec::new();
         for round in 0..3 {
@@ -208,6 +331,16 @@ async fn main() -> anyhow::Result<()> {
                 let folder = tempfile::tempdir_in(cluster.dir())?;
                 sqlite(folder.path(), clients)?
             }));
+        }
+        if let Some(etcd) = &etcd {
+            let mut ratios = Vec::new();
+            for round in 10..13 {
+                ratios.push(creates(&client, clients, round).await? / etcd.creates(clients, round).await?);
+            }
+            let ratio = median(ratios);
+            println!(
+                "creates/s, {clients:>2} clients                 {ratio:>6.2} x etcd, by its HTTP gateway (median of 3 pairs)"
+            );
         }
         let ratio = median(pairs.iter().map(|(ours, bare)| ours / bare).collect());
         let ours = median(pairs.iter().map(|(ours, _)| *ours).collect());

@@ -5,7 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`meta`] | object metadata, conditions, selectors, `Status`, time, quantities, clocks and ids |
-//! | [`logline`] | the framing of a run's log |
+//! | [`logline`] | the framing of a run's log, and its text for people |
 //! | [`resource`] | the [`Resource`] trait and the macro that defines a kind |
 //! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |

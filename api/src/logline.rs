@@ -5,7 +5,11 @@
 //! after each `F`, gives back exactly what the process wrote. The bytes hold no line feed; anything else may occur in
 //! them (NUL, lone CR, invalid UTF-8).
 
+mod render;
+
 use jiff::Timestamp;
+
+pub use render::{Renderer, View};
 
 /// Where a piece of log comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +105,13 @@ mod tests {
 
         #[test]
         fn anything_else_is_no_record_and_no_panic(bytes: Vec<u8>) {
-            let _ = parse(&bytes);
+            // Whatever is taken for a record says the same when it is written again.
+            if let Some(record) = parse(&bytes) {
+                let mut out = Vec::new();
+                encode(&mut out, record.time, record.origin, record.partial, record.bytes);
+                let again = parse(&out).map(|again| (again.origin, again.partial, again.bytes.len()));
+                prop_assert_eq!(again, Some((record.origin, record.partial, record.bytes.len())));
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 //! | `reports`, `accept` | reports into the store, once |
 //! | `leases` | renewal |
 //! | `binding` | POST `runs/NAME/binding` |
-//! | `logs`, `render` | GET `runs/NAME/log`, `tasks/NAME/log`, `runs/NAME/events` |
+//! | `logs` | GET `runs/NAME/log`, `tasks/NAME/log`, `runs/NAME/events` |
 //! | `artifacts` | GET `runs/NAME/artifacts/NAME` |
 
 mod accept;
@@ -22,7 +22,6 @@ mod index;
 mod leases;
 mod logs;
 mod objects;
-mod render;
 mod reports;
 mod service;
 mod session;
@@ -31,8 +30,8 @@ mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use panda_api::Device;
 use panda_api::meta::{Clock, IdSource};
+use panda_api::{Device, Run};
 use panda_rpc::v1::agentlet_server::AgentletServer;
 use panda_store::Store;
 use panda_store::blob::BlobStore;
@@ -141,6 +140,12 @@ impl Agentlets {
         self.tracker.close();
         // Sessions end at once when cut; a send that is stuck ends with its own patience.
         let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(2), self.tracker.wait()).await;
+    }
+
+    /// The Run that a URL names.
+    async fn run_named(&self, namespace: &str, name: &str) -> Result<Run, http::Failure> {
+        let run = self.objects.get::<Run>(namespace, name).await?;
+        Ok(run.ok_or_else(|| http::not_found("runs", name))?.object)
     }
 
     /// Whether a device is still registered under its uid.

@@ -104,8 +104,10 @@ async fn a_paused_tree_stands_still_its_time_does_not_count_and_it_goes_on() {
     assert!(job.handle.pause().await.unwrap().frozen);
     job.record(|r| matches!(r, Record::Paused { .. }).then_some(()))
         .await;
-    // Longer than it would need: were it not frozen, it would be through.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // A twin that starts only now gets through what this one has left: were it not frozen, it would be through, too.
+    let other = Place::new();
+    let twin = other.start(&other.spec(&["--sleep", "1s", "--succeed"]));
+    assert_eq!(twin.outcome().await.failure, None);
     assert!(!place.work().join("j").exists());
     assert!(!job.handle.resume().await.unwrap().frozen);
     let outcome = job.outcome().await;
@@ -148,8 +150,16 @@ async fn a_grant_that_is_not_renewed_ends_the_run_and_one_that_is_does_not() {
     let renewed = grant(Duration::from_secs(3600));
     job.handle.grant(renewed.clone()).await.unwrap();
     assert_eq!(job.folder.grant().unwrap(), Some(renewed));
-    // Past the end of the first one and what may come after it.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // A twin whose grant is as short as the first one was, and later, and not renewed, shows that its end has passed.
+    let other = Place::new();
+    let mut spec = other.spec(&["--hang"]);
+    spec.on_disconnect = DisconnectRule {
+        policy: DisconnectPolicy::Continue,
+        after: SHORT,
+    };
+    let twin = other.start_with(&spec, Some(&grant(SHORT)));
+    let ended = twin.outcome().await.failure.unwrap();
+    assert_eq!(ended.reason, FailureReason::DeviceLost);
     assert!(!job.handle.status().await.unwrap().ending);
     job.handle.grant(grant(Duration::ZERO)).await.unwrap();
     let outcome = job.outcome().await;

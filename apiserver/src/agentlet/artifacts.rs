@@ -76,8 +76,7 @@ async fn artifact(
     Path((namespace, name, artifact)): Path<(String, String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
-    let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
+    let run = agentlets.run_named(&namespace, &name).await?;
     let blob = named(&run, &artifact).ok_or_else(|| answers::not_found("artifacts", &artifact))?;
     let digest: Digest = blob
         .digest

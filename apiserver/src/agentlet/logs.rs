@@ -12,7 +12,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use jiff::Timestamp;
-use panda_api::logline::Origin;
+use panda_api::logline::{Origin, Renderer, View};
 use panda_api::{Resource, Run, RunPhase, Task, TaskPhase};
 use panda_store::blob::{self, Chunk, StreamId};
 use serde::Deserialize;
@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::http::{self as answers, Failure};
-use super::render::{Renderer, View};
 use super::{Agentlets, objects};
 
 /// Bytes read at a time.
@@ -119,8 +118,7 @@ async fn run_log(
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Failure> {
     let wanted = query.wanted(agentlets.clock.now())?;
-    let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
-    let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
+    let run = agentlets.run_named(&namespace, &name).await?;
     let out = Sink::new(&wanted);
     Ok(out.respond(
         "text/plain; charset=utf-8",
@@ -140,8 +138,7 @@ async fn run_events(
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Failure> {
     let wanted = query.wanted(agentlets.clock.now())?;
-    let run = agentlets.objects.get::<Run>(&namespace, &name).await?;
-    let run = run.ok_or_else(|| answers::not_found("runs", &name))?.object;
+    let run = agentlets.run_named(&namespace, &name).await?;
     let out = Sink::new(&wanted);
     Ok(out.respond(
         "application/jsonl",

@@ -6,7 +6,7 @@ mod records;
 use std::time::Duration;
 
 use futures::StreamExt;
-use panda_api::logline::Origin;
+use panda_api::logline::{self, Origin};
 use panda_api::{Resource, Run, RunPhase, Task};
 use panda_client::params::ListParams;
 use panda_client::{Api, ApiResource, DynamicApi};
@@ -103,9 +103,7 @@ fn time(text: &str) -> Result<jiff::Timestamp, String> {
 /// What is shown of a log.
 #[derive(Clone, Debug)]
 struct View {
-    timestamps: bool,
-    since: Option<jiff::Timestamp>,
-    origin: Option<Origin>,
+    shown: logline::View,
     tail: Option<usize>,
 }
 
@@ -136,9 +134,11 @@ pub(crate) async fn run(args: LogsArgs, session: &mut Session<'_>) -> Result<Exi
         Some(now.checked_sub(span).unwrap_or(jiff::Timestamp::MIN))
     });
     let view = View {
-        timestamps: args.timestamps,
-        since,
-        origin: args.stream.origin(),
+        shown: logline::View {
+            timestamps: args.timestamps,
+            since,
+            origin: args.stream.origin(),
+        },
         tail: usize::try_from(args.tail).ok(),
     };
     if args.follow {
@@ -212,9 +212,9 @@ async fn whole(
     session: &mut Session<'_>,
 ) -> Result<()> {
     let tail = view.tail.map(|tail| tail.to_string());
-    let since = view.since.map(|since| since.to_string());
+    let since = view.shown.since.map(|since| since.to_string());
     let mut query = vec![("stream", args.stream.word())];
-    if view.timestamps {
+    if view.shown.timestamps {
         query.push(("timestamps", "true"));
     }
     if let Some(tail) = &tail {

@@ -1,7 +1,5 @@
 //! Agents that lie, flood, fork, leave orphans, and are taken away while they work.
 
-use std::time::Duration;
-
 use anyhow::Context;
 use panda_api::{FailureReason, Run, Task, TaskPhase};
 use panda_client::Api;
@@ -359,8 +357,16 @@ async fn a_cancelled_task_rests_until_it_is_rerun() -> anyhow::Result<()> {
         "{:#?}",
         task.status
     );
-    // Longer than the pause before a retry would be.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Another task, begun later, goes through six attempts with the same pauses: a retry of this one would be there.
+    let retries = json!({"retry": {"limit": 5, "backoff": {"base": "100ms", "factor": 1, "cap": "100ms", "jitter": "None"}}});
+    start(
+        &cluster,
+        "beside",
+        &["fakeagent", "--fail", "1"],
+        Value::Null,
+        retries,
+    )?;
+    assert_eq!(ended(&cluster, "beside").await?.status.attempts, 6);
     let api: Api<Task> = Api::namespaced(cluster.client()?, "default");
     let task = api.get("rest").await?;
     assert_eq!(

@@ -131,7 +131,7 @@ async fn copy(
     session: &mut Session<'_>,
 ) -> Result<Option<RunPhase>> {
     let name = &run.metadata.name;
-    let mut reader = Reader::new(view.clone());
+    let mut reader = Reader::new(view.shown.clone());
     if let Some(tail) = tail {
         let mut text = Vec::new();
         let mut keep = |part: &[u8]| {

@@ -1,8 +1,6 @@
 //! Records of a log to text, counting how far the log was read.
 
-use panda_api::logline::{self, Origin};
-
-use super::View;
+use panda_api::logline::{Renderer, View};
 
 /// Longer than any record of a log.
 const LONGEST: usize = 1 << 20;
@@ -10,19 +8,17 @@ const LONGEST: usize = 1 << 20;
 /// Reads records, in any pieces, and renders them.
 #[derive(Debug)]
 pub(super) struct Reader {
-    view: View,
+    renderer: Renderer,
     rest: Vec<u8>,
     offset: u64,
-    at_line_start: bool,
 }
 
 impl Reader {
     pub(super) const fn new(view: View) -> Self {
         Self {
-            view,
+            renderer: Renderer::new(view),
             rest: Vec::new(),
             offset: 0,
-            at_line_start: true,
         }
     }
 
@@ -46,62 +42,17 @@ impl Reader {
             rest = tail;
             if let Some((from, to)) = gap(line) {
                 self.offset = to;
-                self.fresh_line(out);
-                out.extend_from_slice(
-                    format!("[{} bytes of the log were not kept]\n", to.saturating_sub(from)).as_bytes(),
-                );
+                self.renderer.gap(to.saturating_sub(from), out);
                 continue;
             }
             self.offset += line.len() as u64;
-            self.record(line, out);
+            self.renderer.record(line, out);
         }
         if rest.len() > LONGEST {
             // No record is that long: what the server sends is not a log. Skipped rather than kept.
             self.offset += rest.len() as u64;
         } else {
             self.rest = rest.to_vec();
-        }
-    }
-
-    fn fresh_line(&mut self, out: &mut Vec<u8>) {
-        if !self.at_line_start {
-            out.push(b'\n');
-            self.at_line_start = true;
-        }
-    }
-
-    fn record(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        let Some(record) = logline::parse(line) else {
-            return;
-        };
-        if self.view.since.is_some_and(|since| record.time < since)
-            || self.view.origin.is_some_and(|origin| record.origin != origin)
-        {
-            return;
-        }
-        if record.origin == Origin::System {
-            self.fresh_line(out);
-        }
-        if self.at_line_start {
-            if self.view.timestamps {
-                out.extend_from_slice(
-                    record
-                        .time
-                        .strftime("%Y-%m-%dT%H:%M:%S.%6fZ ")
-                        .to_string()
-                        .as_bytes(),
-                );
-            }
-            if record.origin == Origin::System {
-                out.extend_from_slice(b"panda: ");
-            }
-        }
-        out.extend_from_slice(record.bytes);
-        if record.partial {
-            self.at_line_start &= record.bytes.is_empty();
-        } else {
-            out.push(b'\n');
-            self.at_line_start = true;
         }
     }
 }
@@ -134,18 +85,10 @@ pub(super) fn last_lines(text: &[u8], count: usize) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use panda_api::logline::{self, Origin};
     use proptest::prelude::*;
 
     use super::*;
-
-    fn view() -> View {
-        View {
-            timestamps: false,
-            since: None,
-            origin: None,
-            tail: None,
-        }
-    }
 
     fn log(records: &[(Origin, bool, Vec<u8>)]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -165,7 +108,7 @@ mod tests {
         let first = bytes.len() as u64;
         bytes.extend_from_slice(format!("gap {first} {}\n", first + 100).as_bytes());
         bytes.extend(log(&[(Origin::System, false, b"started".to_vec())]));
-        let (mut reader, mut out) = (Reader::new(view()), Vec::new());
+        let (mut reader, mut out) = (Reader::new(View::default()), Vec::new());
         reader.push(&bytes, &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -194,8 +137,8 @@ mod tests {
                 .collect();
             let bytes = log(&records);
             let mut whole = Vec::new();
-            Reader::new(view()).push(&bytes, &mut whole);
-            let (mut reader, mut out) = (Reader::new(view()), Vec::new());
+            Reader::new(View::default()).push(&bytes, &mut whole);
+            let (mut reader, mut out) = (Reader::new(View::default()), Vec::new());
             for cut in cuts {
                 // What a connection brings before it breaks, from where the reader was.
                 let from = usize::try_from(reader.offset()).unwrap();

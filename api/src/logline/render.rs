@@ -1,11 +1,11 @@
 //! From the records of a log to the text that people read.
 
+use super::{Origin, parse};
 use jiff::Timestamp;
-use panda_api::logline::{self, Origin};
 
 /// What of a log is wanted, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
+pub struct View {
     /// Put the time before each line.
     pub timestamps: bool,
     /// Leave out what is older.
@@ -16,7 +16,7 @@ pub(crate) struct View {
 
 /// Turns framed bytes, in any pieces, into text. Holds at most one record.
 #[derive(Debug)]
-pub(crate) struct Renderer {
+pub struct Renderer {
     view: View,
     rest: Vec<u8>,
     /// Whether the output ends with a line feed.
@@ -27,7 +27,9 @@ pub(crate) struct Renderer {
 const MAX_RECORD: usize = 64 * 1024;
 
 impl Renderer {
-    pub(crate) fn new(view: View) -> Self {
+    /// A renderer of what `view` wants.
+    #[must_use]
+    pub const fn new(view: View) -> Self {
         Self {
             view,
             rest: Vec::new(),
@@ -36,7 +38,7 @@ impl Renderer {
     }
 
     /// Appends to `out` what `bytes` complete.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
+    pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while let Some(end) = bytes.iter().position(|&b| b == b'\n') {
             let (line, tail) = bytes.split_at(end + 1);
             bytes = tail;
@@ -56,7 +58,7 @@ impl Renderer {
     }
 
     /// Says that `missing` bytes are not there.
-    pub(crate) fn gap(&mut self, missing: u64, out: &mut Vec<u8>) {
+    pub fn gap(&mut self, missing: u64, out: &mut Vec<u8>) {
         self.rest.clear();
         self.fresh_line(out);
         out.extend_from_slice(format!("[{missing} bytes of the log were not kept]\n").as_bytes());
@@ -69,8 +71,9 @@ impl Renderer {
         }
     }
 
-    fn record(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        let Some(record) = logline::parse(line) else {
+    /// Appends one record, given as its line; what is no record is left out.
+    pub fn record(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        let Some(record) = parse(line) else {
             return;
         };
         if self.view.since.is_some_and(|since| record.time < since)
@@ -109,13 +112,14 @@ impl Renderer {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::encode;
     use super::*;
 
     fn framed(records: &[(Origin, bool, &[u8])]) -> Vec<u8> {
         let mut out = Vec::new();
         for (i, (origin, partial, bytes)) in records.iter().enumerate() {
             let time = Timestamp::from_second(i64::try_from(i).unwrap()).unwrap();
-            logline::encode(&mut out, time, *origin, *partial, bytes);
+            encode(&mut out, time, *origin, *partial, bytes);
         }
         out
     }

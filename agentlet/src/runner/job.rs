@@ -6,7 +6,7 @@ use std::time::Duration;
 use panda_api::{FailureReason, RunPhase};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::mail::Grant;
 use super::record::Stage;
@@ -33,6 +33,8 @@ struct Told {
     grant: Option<Grant>,
     paused: bool,
     stopped: bool,
+    /// When a supervisor that was told to stop counts as one that does not obey.
+    overdue: Option<Instant>,
 }
 
 impl Worker {
@@ -114,6 +116,7 @@ impl Worker {
         loop {
             gone |= self.steer(handle, &mut told).await;
             let wake = self.wake(next_progress);
+            let wake = told.overdue.map_or(wake, |at| wake.min(at));
             tokio::select! {
                 entry = entries.recv() => match entry {
                     Some(entry) => self.on_entry(entry, kind).await?,
@@ -173,7 +176,19 @@ impl Worker {
                 Some(ending) => (ending.failure.reason, ending.failure.message.as_str()),
                 None => (FailureReason::Cancelled, "the run is gone"),
             };
-            answered(handle.stop(reason, message).await);
+            let answer = handle.stop(reason, message).await;
+            let patience = if answer.is_ok() {
+                handle.patience()
+            } else {
+                Duration::ZERO
+            };
+            told.overdue = Some(Instant::now() + patience);
+            answered(answer);
+        }
+        if told.overdue.is_some_and(|at| Instant::now() >= at) {
+            told.overdue = None;
+            tracing::warn!(run = self.uid(), "supervisor does not stop its run and is killed");
+            answered(handle.overrule().await);
         }
         if told.paused != pause && !told.stopped {
             told.paused = pause;
@@ -213,8 +228,19 @@ impl Worker {
             Adopted::Running(handle) => {
                 answered(handle.stop(FailureReason::Cancelled, "the run is gone").await);
                 let mut tail = handle.tail(1);
-                while tail.next().await?.is_some() {}
-                Ok(())
+                let ended = async {
+                    while tail.next().await?.is_some() {}
+                    io::Result::Ok(())
+                };
+                match timeout(handle.patience(), ended).await {
+                    Ok(ended) => Ok(ended?),
+                    Err(_) => {
+                        answered(handle.overrule().await);
+                        Err(Halt::Trouble(io::Error::other(
+                            "the supervisor did not stop its run and is killed",
+                        )))
+                    }
+                }
             }
         }
     }

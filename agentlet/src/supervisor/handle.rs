@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use panda_api::FailureReason;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -149,6 +150,38 @@ impl Handle {
     pub async fn stop(&self, reason: FailureReason, message: &str) -> Result<Status, Error> {
         let message = message.chars().take(2000).collect();
         self.command(Command::Stop { reason, message }).await
+    }
+
+    /// How long it may take after an order to stop until nothing is left of the run.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        // A folder that cannot be read says nothing of its grace.
+        let grace = self.folder.spec().map_or(Duration::ZERO, |spec| spec.stop.grace);
+        grace.saturating_add(PATIENCE)
+    }
+
+    /// Kills the supervisor itself, because it does not do what it was told (it may be frozen). What it leaves of the
+    /// run is for [`Handle::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// When there is none any more.
+    pub async fn overrule(&self) -> Result<(), Error> {
+        let ours = self
+            .started
+            .filter(|(pid, starttime)| stat(*pid).is_some_and(|p| p.starttime == *starttime))
+            .map(|(pid, _)| pid);
+        let pid = match ours {
+            Some(pid) => pid,
+            None => {
+                // The kernel knows who listens, and tells it even when that process is frozen.
+                let (_folder, path) = self.folder.socket()?;
+                let stream = UnixStream::connect(&path).await.map_err(|_| Error::Gone)?;
+                stream.peer_cred()?.pid().ok_or(Error::Gone)?
+            }
+        };
+        let pid = Pid::from_raw(pid).ok_or(Error::Gone)?;
+        kill_process(pid, Signal::KILL).map_err(|_| Error::Gone)
     }
 
     /// Freezes the tree.

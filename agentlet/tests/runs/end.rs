@@ -100,6 +100,25 @@ async fn cancel_ends_the_whole_tree() {
 }
 
 #[tokio::test]
+async fn a_frozen_supervisor_does_not_keep_its_run_alive() {
+    for adopted in [false, true] {
+        let mut device = Device::new().await;
+        let uid = device.give(device.a_run(&["--say", "up", "--hang"]));
+        device.says(&uid, Origin::Stdout, "up").await;
+        if adopted {
+            device.kill().await;
+            device.start().await;
+        }
+        device.freeze_supervisor(&uid);
+        device.server.change(&uid, |run| run.spec.cancel = Some(true));
+        let end = device.end_of(&uid).await;
+        assert_eq!(end.phase, Some(RunPhase::Cancelled));
+        assert_eq!(device.processes(), Vec::<String>::new());
+        assert_eq!(device.starts(&uid), 1);
+    }
+}
+
+#[tokio::test]
 async fn cancel_before_the_start_starts_nothing() {
     let device = Device::new().await;
     device.server.state().grants = false;

@@ -263,6 +263,23 @@ impl Device {
             .count()
     }
 
+    /// Stops the supervisor of a run with a signal that it cannot see.
+    pub(crate) fn freeze_supervisor(&self, uid: &str) {
+        let folder = self.data().join("runs").join(uid).display().to_string();
+        let mut frozen = 0;
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if line.contains("supervise") && line.contains(&folder) {
+                let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
+                rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+                frozen += 1;
+            }
+        }
+        assert_eq!(frozen, 1, "one supervisor of {uid}");
+    }
+
     /// Processes of the test agent of this device.
     pub(crate) fn processes(&self) -> Vec<String> {
         let program = self.path().join("fakeagent").display().to_string();

@@ -17,6 +17,7 @@ use super::Env;
 use super::logs::Logs;
 use super::mail::{Events, FromRun, Grant, Wish, fence};
 use super::record::{Ending, Folder, Record, Stage};
+use crate::driver::plain;
 use crate::outbox;
 use crate::workspace::TreeEmpty;
 
@@ -44,16 +45,30 @@ impl From<io::Error> for Halt {
     }
 }
 
+/// Longest message of a failure, in characters: an agent chooses the names of files that stand in it.
+const MESSAGE: usize = 1000;
+
 pub(super) fn failed(reason: FailureReason, message: impl Into<String>) -> Ending {
     Ending {
         phase: RunPhase::Failed,
         failure: Failure {
             reason,
-            message: message.into(),
+            message: shorten(&plain(&message.into()), MESSAGE),
             retryable: crate::driver::is_retryable(reason),
             ..Failure::default()
         },
     }
+}
+
+/// The beginning and the end of a text that is too long: what went wrong stands in the one, why in the other.
+fn shorten(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(most / 2).collect();
+    let tail: String = text.chars().skip(count - most / 2 + 5).collect();
+    format!("{head} ... {tail}")
 }
 
 /// One run's worker.
@@ -399,5 +414,23 @@ async fn interrupted(wish: &mut watch::Receiver<Wish>, decided: bool) -> Halt {
             // The dispatcher is ending and takes this worker with it.
             pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_bounded_and_keep_both_ends() {
+        assert_eq!(shorten("short", 10), "short");
+        let path = "d/".repeat(3000);
+        let failure = failed(
+            FailureReason::WorkspaceFailed,
+            format!("cannot read {path}: too long"),
+        )
+        .failure;
+        assert_eq!(failure.message.chars().count(), MESSAGE);
+        assert!(failure.message.starts_with("cannot read d/") && failure.message.ends_with("d/: too long"));
     }
 }

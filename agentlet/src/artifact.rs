@@ -109,9 +109,7 @@ impl Error {
         match self {
             Self::Workspace(e) => e.reason(),
             Self::Git(e) if e.is_disk_full() => FailureReason::DiskFull,
-            Self::Read { source, .. } | Self::Write(source)
-                if source.kind() == std::io::ErrorKind::StorageFull =>
-            {
+            Self::Read { source, .. } | Self::Write(source) if crate::disk::is_full(source) => {
                 FailureReason::DiskFull
             }
             Self::Limit { .. }
@@ -295,11 +293,20 @@ impl Workspaces {
         let dir = self.snapshot_dir(&workspace.run_uid);
         remove::tree(&held, &dir).await?;
         disk::make_dir(&dir, 0o700)?;
+        let taken = self.take(workspace, &dir, stamp).await;
+        if taken.is_err() {
+            // What is half written may be what the disk is full of.
+            remove::tree(&held, &dir).await?;
+        }
+        taken
+    }
+
+    async fn take(&self, workspace: &Workspace, dir: &Path, stamp: &Stamp) -> Result<Snapshot, Error> {
         let snapshot = match &workspace.record.content {
             Content::Git { path, branch, .. } => {
-                commit::take(self, workspace, &dir, path, branch, stamp).await?
+                commit::take(self, workspace, dir, path, branch, stamp).await?
             }
-            Content::Empty => archive::take(self, workspace, &dir).await?,
+            Content::Empty => archive::take(self, workspace, dir).await?,
         };
         let bytes = serde_json::to_vec(&snapshot).map_err(|e| Error::Write(e.into()))?;
         disk::write_whole(&dir.join(SAVED), &bytes)?;

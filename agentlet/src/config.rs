@@ -39,10 +39,21 @@ pub struct Config {
     pub hidden: Vec<PathBuf>,
     /// Size of the outbox at most.
     pub outbox_bytes: u64,
-    /// Time between renewals.
-    pub renew_every: Duration,
+    /// Space held back on the disk of `data_dir`, so that running work can still be finished when that is full.
+    pub reserve_bytes: u64,
+    /// Free disk below which no new runs are taken; at most 3 % of the disk.
+    pub disk_pressure_bytes: u64,
+    /// Time between renewals; a quarter of what the server's grants last, if absent.
+    pub renew_every: Option<Duration>,
+    /// The control plane starts another attempt so long after a grant's end (`lost.killGrace` there): everything of the
+    /// run is to have ended by then.
+    pub kill_grace: Duration,
     /// What becomes of live runs when the agentlet is told to stop.
     pub shutdown: Shutdown,
+    /// Addresses of the control plane, in order: where runs with a token of their own get to the API.
+    pub servers: Vec<String>,
+    /// Its authority, PEM.
+    pub ca_pem: String,
 }
 
 impl Config {
@@ -64,8 +75,13 @@ impl Config {
             git: "/usr/bin/git".into(),
             hidden: Vec::new(),
             outbox_bytes: 64 << 20,
-            renew_every: Duration::from_secs(10),
+            reserve_bytes: 32 << 20,
+            disk_pressure_bytes: 512 << 20,
+            renew_every: None,
+            kill_grace: Duration::from_secs(15),
             shutdown: Shutdown::KeepRuns,
+            servers: Vec::new(),
+            ca_pem: String::new(),
         }
     }
 

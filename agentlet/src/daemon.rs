@@ -13,6 +13,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use panda_api::meta::Clock;
 use panda_rpc::v1::DeviceStatusUpdate;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -33,8 +34,8 @@ pub(crate) struct Settings {
     pub(crate) max_runs: u32,
     /// Namespaces that its owner lets run on it; `*` for all.
     pub(crate) namespaces: Vec<String>,
-    /// Between renewals.
-    pub(crate) renew_every: Duration,
+    /// Between renewals; a quarter of what the grants last, if absent.
+    pub(crate) renew_every: Option<Duration>,
     /// What becomes of live runs when the daemon stops.
     pub(crate) shutdown: Shutdown,
 }
@@ -56,10 +57,14 @@ pub enum Shutdown {
 pub(crate) struct Parts {
     pub(crate) outbox: Outbox,
     pub(crate) boot: Arc<dyn Boot>,
+    /// The wall clock, which the server compares with its own.
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) runs: Arc<dyn Runs>,
     pub(crate) session: mpsc::Receiver<SessionEvent>,
     /// What the device looks like; `None` until it is known.
     pub(crate) status: watch::Receiver<Option<DeviceStatusUpdate>>,
+    /// True while the disk is too full for new runs.
+    pub(crate) pressure: watch::Receiver<bool>,
     /// JSON list of the Agents to look for.
     pub(crate) agents: watch::Sender<Vec<u8>>,
     /// Slots that are taken.

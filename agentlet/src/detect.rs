@@ -1,7 +1,7 @@
 //! Which of the server's Agents this device has, and how it would run them.
 //!
-//! An Agent is somebody else's text: its command runs on the floor, in an empty folder, with PATH as its whole
-//! environment, for ten seconds at most, and 64 KiB of what it says are read.
+//! An Agent is somebody else's text: its command runs on the floor, in an empty folder that is its HOME too, with PATH
+//! and nothing more, for thirty seconds at most, and 64 KiB of what it says are read.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,18 +16,64 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::driver;
+use crate::driver::render::choose_driver;
 use crate::process::{self, StopPolicy};
 use crate::runner::chain;
 
 /// How long a detection may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How soon a program that did not answer in time is asked again: the device may have been busy.
+const RETRY: Duration = Duration::from_secs(15);
 /// How much of its output is read.
 const MAX_OUTPUT: usize = 64 << 10;
 /// How often everything is looked for again.
 const AGAIN: Duration = Duration::from_secs(300);
 /// Agents that are looked for at most.
 const MAX_AGENTS: usize = 500;
+
+/// What was found when an agent was looked for.
+#[derive(Debug)]
+struct Answer {
+    seen: DeviceAgent,
+    /// Whether it would be the same if the device were idle.
+    sure: bool,
+}
+
+/// Why a program told no version.
+#[derive(Debug)]
+struct NoVersion {
+    reason: String,
+    sure: bool,
+}
+
+impl From<String> for NoVersion {
+    fn from(reason: String) -> Self {
+        Self { reason, sure: true }
+    }
+}
+
+/// What is known of an agent.
+#[derive(Clone, Debug)]
+struct Known {
+    seen: DeviceAgent,
+    /// Look again at the next opportunity.
+    again: bool,
+}
+
+impl Known {
+    /// A program that was there and is slow today is still there.
+    fn after(answer: Answer, before: Option<&Self>) -> Self {
+        let found_before = before.filter(|before| before.seen.driver.is_some());
+        let seen = match found_before {
+            Some(before) if !answer.sure => before.seen.clone(),
+            _ => answer.seen,
+        };
+        Self {
+            seen,
+            again: !answer.sure,
+        }
+    }
+}
 
 /// Looks for agents.
 #[derive(Debug)]
@@ -47,7 +93,9 @@ impl Detector {
         found: watch::Sender<Vec<DeviceAgent>>,
         token: CancellationToken,
     ) {
-        let mut known: BTreeMap<(String, String), (i64, DeviceAgent)> = BTreeMap::new();
+        let mut known: BTreeMap<(String, String), Known> = BTreeMap::new();
+        // When all were looked for last.
+        let mut looked = tokio::time::Instant::now();
         loop {
             let list: Vec<Agent> = match agents.borrow_and_update().as_slice() {
                 [] => Vec::new(),
@@ -59,18 +107,28 @@ impl Detector {
             let mut fresh = BTreeMap::new();
             for agent in list.into_iter().take(MAX_AGENTS) {
                 let key = (agent.metadata.namespace.clone(), agent.metadata.name.clone());
-                let generation = agent.metadata.generation;
-                let seen = match known.get(&key) {
-                    Some((looked_at, seen)) if *looked_at == generation => seen.clone(),
-                    _ => tokio::select! {
-                        seen = self.look(&agent) => seen,
-                        () = token.cancelled() => return,
-                    },
+                let before = known
+                    .get(&key)
+                    .filter(|known| known.seen.generation == Some(agent.metadata.generation));
+                let now = match before {
+                    Some(before) if !before.again => before.clone(),
+                    _ => {
+                        let answer = tokio::select! {
+                            answer = self.look(&agent) => answer,
+                            () = token.cancelled() => return,
+                        };
+                        Known::after(answer, before)
+                    }
                 };
-                fresh.insert(key, (generation, seen));
+                fresh.insert(key, now);
             }
             known = fresh;
-            let list: Vec<DeviceAgent> = known.values().map(|(_, seen)| seen.clone()).collect();
+            let list: Vec<DeviceAgent> = known.values().map(|known| known.seen.clone()).collect();
+            let wait = if known.values().any(|known| known.again) {
+                RETRY
+            } else {
+                AGAIN
+            };
             found.send_if_modified(|old| {
                 let changed = *old != list;
                 *old = list;
@@ -78,14 +136,20 @@ impl Detector {
             });
             tokio::select! {
                 changed = agents.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(AGAIN) => known.clear(),
+                () = tokio::time::sleep(wait) => {
+                    let all = looked.elapsed() >= AGAIN;
+                    if all {
+                        looked = tokio::time::Instant::now();
+                    }
+                    known.values_mut().for_each(|known| known.again |= all);
+                }
                 () = token.cancelled() => return,
             }
         }
     }
 
     /// Looks for one agent.
-    pub(crate) async fn look(&self, agent: &Agent) -> DeviceAgent {
+    async fn look(&self, agent: &Agent) -> Answer {
         let spec = &agent.spec;
         let mut seen = DeviceAgent {
             namespace: agent.metadata.namespace.clone(),
@@ -93,40 +157,41 @@ impl Detector {
             generation: Some(agent.metadata.generation),
             ..DeviceAgent::default()
         };
-        let usable = spec.drivers.iter().find(|d| driver::is_implemented(d.kind));
-        let Some(usable) = usable else {
-            seen.reason = "no driver of this agent is built yet: Exec or Jsonl is needed".into();
-            return seen;
-        };
-        let program = usable.command.first().map(String::as_str).unwrap_or_default();
-        match which(program, &self.config.path) {
-            Some(path) => seen.path = path.display().to_string(),
-            None => {
-                seen.reason = format!("program {program:?} is not on the device's PATH");
-                return seen;
+        let usable = match choose_driver(spec, |program| which(program, &self.config.path)) {
+            Ok((driver, path)) => {
+                seen.path = path.display().to_string();
+                driver
             }
-        }
+            Err(error) => {
+                seen.reason = error.to_string();
+                return Answer { seen, sure: true };
+            }
+        };
         if let Some(detect) = &spec.detect {
             if !detect.argv.is_empty() {
                 match self.version(agent, detect).await {
                     Ok(version) => seen.version = version,
-                    Err(reason) => {
+                    Err(NoVersion { reason, sure }) => {
                         seen.reason = reason;
-                        return seen;
+                        return Answer { seen, sure };
                     }
                 }
             }
             seen.logged_in = detect.logged_in.as_ref().and_then(|rule| self.logged_in(rule));
         }
         seen.driver = Some(usable.kind);
-        seen
+        Answer { seen, sure: true }
     }
 
-    async fn version(&self, agent: &Agent, detect: &DetectSpec) -> Result<String, String> {
+    async fn version(&self, agent: &Agent, detect: &DetectSpec) -> Result<String, NoVersion> {
         let request = process::Request {
             floor: FloorSpec {
                 argv: detect.argv.clone(),
-                env: vec![("PATH".into(), self.config.path.clone())],
+                env: vec![
+                    ("PATH".into(), self.config.path.clone()),
+                    // Some programs do not start without one.
+                    ("HOME".into(), self.empty.display().to_string()),
+                ],
                 cwd: self.empty.clone(),
                 user: self.user,
                 hidden: self.config.all_hidden(),
@@ -144,7 +209,10 @@ impl Detector {
             .await
             .map_err(|error| chain(&error))?;
         if finished.cut_short {
-            return Err(format!("{program:?} did not answer within {TIMEOUT:?}"));
+            return Err(NoVersion {
+                reason: format!("{program:?} did not answer within {TIMEOUT:?}"),
+                sure: false,
+            });
         }
         let mut text = String::from_utf8_lossy(&finished.stdout).into_owned();
         text.push('\n');
@@ -153,7 +221,7 @@ impl Detector {
             return if finished.exit.success() {
                 Ok(String::new())
             } else {
-                Err(format!("{program:?} ended as a failure"))
+                Err(format!("{program:?} ended as a failure").into())
             };
         }
         let regex = RegexBuilder::new(&detect.match_)
@@ -205,4 +273,33 @@ pub(crate) fn which(program: &str, path: &str) -> Option<PathBuf> {
         .filter(|dir| dir.starts_with('/'))
         .map(|dir| Path::new(dir).join(program))
         .find(|file| runs(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use panda_api::DriverKind;
+
+    use super::*;
+
+    fn answer(driver: Option<DriverKind>, sure: bool) -> Answer {
+        Answer {
+            seen: DeviceAgent {
+                driver,
+                ..DeviceAgent::default()
+            },
+            sure,
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_slow_is_asked_again_and_not_taken_for_gone() {
+        let there = Known::after(answer(Some(DriverKind::Acp), true), None);
+        assert!(!there.again);
+        let slow = Known::after(answer(None, false), Some(&there));
+        assert_eq!((slow.seen.driver, slow.again), (Some(DriverKind::Acp), true));
+        let never_seen = Known::after(answer(None, false), None);
+        assert_eq!((never_seen.seen.driver, never_seen.again), (None, true));
+        let gone = Known::after(answer(None, true), Some(&slow));
+        assert_eq!((gone.seen.driver, gone.again), (None, false));
+    }
 }

@@ -1,7 +1,6 @@
 //! What the device says about itself.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::boot::Boot;
 use crate::config::Config;
+use crate::credentials::Credentials;
+use crate::disk::{Reserve, Space, space};
 
 /// How often the disk is looked at.
-const LOOK: Duration = Duration::from_secs(30);
-/// Free disk below which the device takes no more work, in bytes and in percent.
-const PRESSURE: (u64, u64) = (512 << 20, 3);
-/// Free disk above which it does again.
-const RELIEF: (u64, u64) = (1 << 30, 5);
+const LOOK: Duration = Duration::from_secs(5);
+/// Share of the disk below which the device takes no more work, whatever is configured, and above which it does again.
+const PERCENT: (u64, u64) = (3, 5);
+/// Available memory below which, and above which again, in percent.
+const MEMORY: (u64, u64) = (4, 8);
 const MIB: u64 = 1 << 20;
 
 /// Keeps the device's status.
@@ -34,6 +35,11 @@ pub(crate) struct StatusKeeper {
     /// What a probe of the floor enforced; the error's text when it could not.
     pub(crate) floor: Result<Report, String>,
     pub(crate) conditions: Vec<Condition>,
+    /// The device's certificate, where it renews it itself.
+    pub(crate) certificate: Option<watch::Receiver<Arc<Credentials>>>,
+    /// True while no new runs are taken.
+    pub(crate) pressure: watch::Sender<bool>,
+    pub(crate) reserve: Arc<Reserve>,
 }
 
 impl StatusKeeper {
@@ -74,8 +80,13 @@ impl StatusKeeper {
 
     /// The status as it is now.
     pub(crate) fn collect(&mut self, agents: Vec<DeviceAgent>) -> DeviceStatus {
-        let disk = disk(&self.config.work_dir);
-        self.conditions(disk);
+        let disk = space(&self.config.work_dir);
+        self.conditions(disk, space(&self.config.data_dir));
+        self.memory_pressure(available_memory());
+        if let Some(certificate) = &self.certificate {
+            let new = self.expiring(&certificate.borrow());
+            set_condition(&mut self.conditions, new);
+        }
         let capacity = ResourceRequest {
             cpu: Some(processors().to_string()),
             memory: memory().map(|bytes| format!("{}Mi", bytes / MIB)),
@@ -141,37 +152,88 @@ impl StatusKeeper {
         }
     }
 
-    fn conditions(&mut self, disk: Option<Disk>) {
-        let was = self
-            .conditions
-            .iter()
-            .any(|c| c.type_ == "DiskPressure" && c.status == "True");
-        let condition = |status: &str, reason: &str, message: String| Condition {
-            type_: "DiskPressure".into(),
+    fn is(&self, type_: &str) -> bool {
+        let is = |c: &Condition| c.type_ == type_ && c.status == "True";
+        self.conditions.iter().any(is)
+    }
+
+    fn set(&mut self, type_: &str, status: &str, reason: &str, message: String) {
+        let new = Condition {
+            type_: type_.into(),
             status: status.into(),
             observed_generation: None,
             last_transition_time: Time::from(self.clock.now()),
             reason: reason.into(),
             message,
         };
-        let new = match disk {
-            None => condition(
-                "Unknown",
-                "DiskUnknown",
-                "the disk of the work folder cannot be read".into(),
-            ),
-            Some(disk) => {
-                let (bytes, percent) = if was { RELIEF } else { PRESSURE };
-                if disk.free < bytes.min(disk.total / 100 * percent) {
-                    let dir = self.config.work_dir.display();
-                    let message = format!("only {} MiB are free under {dir}", disk.free / MIB / 64 * 64);
-                    condition("True", "DiskLow", message)
-                } else {
-                    condition("False", "EnoughDisk", "there is room for work".into())
-                }
-            }
-        };
         set_condition(&mut self.conditions, new);
+    }
+
+    /// Renewal begins at two thirds of a certificate's life; half of the rest without success is worth a person's look.
+    fn expiring(&self, certificate: &Credentials) -> Condition {
+        let now = self.clock.now();
+        let late = (certificate.renew_at() + certificate.not_after) / 2;
+        let is = now.as_second() >= late;
+        let until = jiff::Timestamp::from_second(certificate.not_after).unwrap_or(jiff::Timestamp::MAX);
+        Condition {
+            type_: "CertificateExpiring".into(),
+            status: if is { "True" } else { "False" }.into(),
+            observed_generation: None,
+            last_transition_time: Time::from(now),
+            reason: if is { "NotRenewed" } else { "Good" }.into(),
+            message: format!("the certificate is good until {until}"),
+        }
+    }
+
+    /// Looks at the disks of workspaces and of our own state, which may be one.
+    fn conditions(&mut self, work: Option<Space>, state: Option<Space>) {
+        const TYPE: &str = "DiskPressure";
+        let was = self.is(TYPE);
+        let limit = self.config.disk_pressure_bytes;
+        let (bytes, percent) = if was {
+            (limit * 2, PERCENT.1)
+        } else {
+            (limit, PERCENT.0)
+        };
+        let low = |space: &Space| space.free < bytes.min(space.total / 100 * percent);
+        // What was held back and given free is not for new runs.
+        let state = state.map(|space| Space {
+            free: space.free.saturating_sub(self.reserve.missing()),
+            ..space
+        });
+        let dirs = [(work, &self.config.work_dir), (state, &self.config.data_dir)];
+        let short = dirs
+            .iter()
+            .find_map(|(space, dir)| Some((space.filter(low)?, dir)));
+        if let Some((space, dir)) = short {
+            let free = space.free / MIB / 64 * 64;
+            let message = format!("less than {} MiB are free under {}", free + 64, dir.display());
+            self.set(TYPE, "True", "DiskLow", message);
+        } else if work.is_none() || state.is_none() {
+            self.set(TYPE, "Unknown", "DiskUnknown", "the disk cannot be read".into());
+        } else {
+            self.set(TYPE, "False", "EnoughDisk", "there is room for work".into());
+        }
+        let is = self.is(TYPE);
+        self.pressure
+            .send_if_modified(|old| std::mem::replace(old, is) != is);
+        if !is {
+            self.reserve.fill();
+        }
+    }
+
+    fn memory_pressure(&mut self, available: Option<u64>) {
+        const TYPE: &str = "MemoryPressure";
+        let (Some(available), Some(total)) = (available, memory()) else {
+            return self.set(TYPE, "Unknown", "MemoryUnknown", "the kernel does not say".into());
+        };
+        let percent = if self.is(TYPE) { MEMORY.1 } else { MEMORY.0 };
+        if available < total / 100 * percent {
+            let message = format!("less than {percent} % of the memory are available");
+            self.set(TYPE, "True", "MemoryLow", message);
+        } else {
+            self.set(TYPE, "False", "EnoughMemory", "there is memory for work".into());
+        }
     }
 }
 
@@ -185,18 +247,12 @@ pub(crate) fn layers(report: &Report) -> Vec<SandboxLayer> {
     report.layers.iter().map(layer).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Disk {
-    total: u64,
-    free: u64,
-}
-
-fn disk(path: &Path) -> Option<Disk> {
-    let fs = rustix::fs::statvfs(path).ok()?;
-    Some(Disk {
-        total: fs.f_blocks.saturating_mul(fs.f_frsize),
-        free: fs.f_bavail.saturating_mul(fs.f_frsize),
-    })
+/// What the kernel could give to new processes, in bytes.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 fn processors() -> usize {
@@ -234,6 +290,8 @@ fn class() -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use panda_api::meta::SystemClock;
 
     use super::*;
@@ -248,7 +306,10 @@ mod tests {
             clock: Arc::new(SystemClock),
             boot: Arc::new(SystemBoot::read().unwrap()),
             floor: Err("no".into()),
+            certificate: None,
             conditions: Vec::new(),
+            pressure: watch::Sender::new(false),
+            reserve: Arc::new(Reserve::new(dir.join("reserve"), 4096)),
         }
     }
 
@@ -267,15 +328,32 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_runs_short_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(dir.path());
+        let total = memory().unwrap();
+        for (available, short) in [
+            (total, false),
+            (total / 50, true),
+            (total / 20, true),
+            (total / 2, false),
+        ] {
+            keeper.memory_pressure(Some(available));
+            assert_eq!(keeper.is("MemoryPressure"), short, "{available}");
+        }
+        assert!(available_memory().is_some_and(|available| available <= total));
+    }
+
+    #[test]
     fn pressure_has_a_gap_between_on_and_off() {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(dir.path());
         let total = 100 << 30;
         let mut at = |mib: u64| {
-            keeper.conditions(Some(Disk {
-                total,
-                free: mib << 20,
-            }));
+            let roomy = Some(Space { total, free: total });
+            let free = mib << 20;
+            keeper.conditions(roomy, Some(Space { total, free }));
+            assert_eq!(*keeper.pressure.borrow(), keeper.is("DiskPressure"));
             keeper.conditions[0].status.clone()
         };
         assert_eq!(at(2000), "False");

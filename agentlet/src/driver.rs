@@ -5,14 +5,18 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | `acp` | a conversation in the Agent Client Protocol |
 //! | `exec` | standard output is text |
 //! | `jsonl` | one JSON event a line, understood by a table of field paths |
 //! | `dialects` | the tables that come with the agentlet |
 //! | `lines` | lines out of a stream of bytes, within a bound |
 //! | `paths` | dotted paths into JSON |
 //! | [`render`] | an Agent manifest turned into a job |
+//! | `stream_json` | a conversation in JSON lines both ways |
 //! | `turn` | what a turn left behind, and what it means |
+//! | `usage` | amounts that an agent says it used |
 
+mod acp;
 mod dialects;
 mod exec;
 mod jsonl;
@@ -20,14 +24,18 @@ mod lines;
 mod paths;
 mod plain;
 pub mod render;
+mod stream_json;
 mod turn;
+mod usage;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use panda_api::{DriverKind, FailureReason, FailureRule, JsonlDialect, Usage, UsagePaths};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 pub(crate) use plain::plain;
 
@@ -56,6 +64,55 @@ pub struct DriverConfig {
     /// Exit codes with a meaning.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub exit_codes: BTreeMap<i32, FailureReason>,
+    /// What is said in a conversation, for `ACP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acp: Option<AcpConfig>,
+    /// What is said in a conversation, for `StreamJson`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_json: Option<StreamJsonConfig>,
+}
+
+/// What an agent is asked for that speaks JSON lines both ways.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StreamJsonConfig {
+    /// The prompt.
+    pub prompt: String,
+    /// What is answered when the agent asks whether it may.
+    pub consent: Consent,
+}
+
+/// What an ACP agent is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AcpConfig {
+    /// The prompt.
+    pub prompt: String,
+    /// Working directory of the session.
+    pub cwd: PathBuf,
+    /// Session to go on with; empty for a new one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub session: String,
+    /// Method of authentication; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub authenticate: String,
+    /// Mode of the session; empty leaves it to the command line.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mode: String,
+    /// What is answered when the agent asks whether it may.
+    pub consent: Consent,
+}
+
+/// What is answered when an agent asks whether it may, as long as nobody is there to be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Consent {
+    /// No.
+    #[default]
+    Nothing,
+    /// Yes to reading and editing files, no to everything else.
+    Edits,
+    /// Yes.
+    All,
 }
 
 /// What a driver needs of the process that it talks to.
@@ -74,10 +131,23 @@ pub enum AgentEvent {
         /// The words, or a piece of them.
         text: String,
     },
-    /// A tool was called.
+    /// A tool was called. Told again with the same `id` when more is known of the call.
     ToolCall {
-        /// Its name.
+        /// Which call it is; empty when the agent gives none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        id: String,
+        /// Name of the tool.
         name: String,
+        /// What it is called with: JSON with sorted keys, or the digest of that when it is long.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<String>,
+    },
+    /// The agent asked whether it may, and was answered.
+    Permission {
+        /// What it wants to do.
+        what: String,
+        /// The answer.
+        allowed: bool,
     },
     /// The agent's own session.
     Session {
@@ -120,6 +190,8 @@ pub enum Output {
     Write(Bytes),
     /// Close standard input.
     CloseStdin,
+    /// Nothing more is expected of the agent: it may end, and is ended if it does not.
+    TurnOver,
 }
 
 /// Talks to one agent for one turn.
@@ -132,7 +204,8 @@ pub trait Driver: Send + std::fmt::Debug {
     fn stdout(&mut self, bytes: &[u8]) -> Vec<Output>;
     /// Bytes of standard error, cut anywhere.
     fn stderr(&mut self, bytes: &[u8]) -> Vec<Output>;
-    /// The turn is to end: what the agent should be told before the signals.
+    /// The turn is to end: what the agent should be told before the signals. [`Output::Write`] says that it answers
+    /// with the end of its turn, for which it gets a moment.
     fn cancel(&mut self) -> Vec<Output>;
     /// Standard output has ended: what was held back for a line break.
     fn end_of_output(&mut self) -> Vec<Output> {
@@ -146,11 +219,14 @@ pub trait Driver: Send + std::fmt::Debug {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Later.
-    #[error("driver kind {0:?} is not implemented yet; use Exec or Jsonl")]
+    #[error("driver kind {0:?} is not implemented yet; use ACP, StreamJson, Jsonl or Exec")]
     NotImplemented(DriverKind),
-    /// Jsonl without paths.
-    #[error("a Jsonl driver needs a dialect")]
+    /// JSON lines without paths.
+    #[error("a driver of JSON lines needs a dialect")]
     NoDialect,
+    /// A conversation without anything to say.
+    #[error("a driver that holds a conversation needs a prompt")]
+    NoConversation,
     /// A rule that cannot be used.
     #[error("failures[{index}].match.{field}: {because}")]
     BadRule {
@@ -176,16 +252,28 @@ pub fn build(config: &DriverConfig) -> Result<Box<dyn Driver>, Error> {
             let dialect = config.dialect.clone().ok_or(Error::NoDialect)?;
             Ok(Box::new(jsonl::Jsonl::new(config, dialect, judge)))
         }
-        kind @ (DriverKind::Acp | DriverKind::StreamJson | DriverKind::AppServer | DriverKind::Pty) => {
-            Err(Error::NotImplemented(kind))
+        DriverKind::Acp => {
+            let acp = config.acp.clone().ok_or(Error::NoConversation)?;
+            Ok(Box::new(acp::Acp::new(config, acp, judge)))
         }
+        DriverKind::StreamJson => {
+            let stream = config.stream_json.clone().ok_or(Error::NoConversation)?;
+            let dialect = config.dialect.clone().ok_or(Error::NoDialect)?;
+            Ok(Box::new(stream_json::StreamJson::new(
+                config, stream, dialect, judge,
+            )))
+        }
+        kind @ (DriverKind::AppServer | DriverKind::Pty) => Err(Error::NotImplemented(kind)),
     }
 }
 
 /// Whether this kind of driver is built.
 #[must_use]
 pub const fn is_implemented(kind: DriverKind) -> bool {
-    matches!(kind, DriverKind::Exec | DriverKind::Jsonl)
+    match kind {
+        DriverKind::Acp | DriverKind::Exec | DriverKind::Jsonl | DriverKind::StreamJson => true,
+        DriverKind::AppServer | DriverKind::Pty => false,
+    }
 }
 
 fn stdin_outputs(stdin: Option<&String>) -> Vec<Output> {
@@ -195,6 +283,53 @@ fn stdin_outputs(stdin: Option<&String>) -> Vec<Output> {
             Output::CloseStdin,
         ]
     })
+}
+
+/// Most text of one message that is kept.
+const MAX_TEXT: usize = 256 << 10;
+
+/// Longest text of a line that is no event.
+const MAX_RAW: usize = 2000;
+
+/// Largest event that is passed on whole.
+const MAX_EVENT: usize = 64 << 10;
+
+/// An event of `size` bytes that is not understood, whole if it is not too large.
+fn other(event: Value, size: usize) -> AgentEvent {
+    if size <= MAX_EVENT {
+        return AgentEvent::Other { event };
+    }
+    let line = event.to_string().chars().take(MAX_RAW).collect();
+    AgentEvent::Raw { line }
+}
+
+/// Longest input of a tool call that is kept as it is.
+const MAX_INPUT: usize = 2 << 10;
+
+/// The input of a tool call, the same for inputs that mean the same: JSON with sorted keys, or its digest.
+fn input_text(input: &Value) -> String {
+    let text = sorted(input);
+    if text.len() <= MAX_INPUT {
+        return text;
+    }
+    format!("sha256:{}", hex::encode(Sha256::digest(text.as_bytes())))
+}
+
+fn sorted(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let sorted_map: BTreeMap<&String, &Value> = map.iter().collect();
+            let fields = sorted_map
+                .into_iter()
+                .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), sorted(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        }
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(sorted).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
 }
 
 /// The last part of a stream, as text.

@@ -18,6 +18,8 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::disk;
+
 pub use call::Call;
 pub(crate) use call::{IDENTITY_EMAIL, IDENTITY_NAME, Sink};
 
@@ -93,8 +95,8 @@ impl Error {
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
-            Self::Failed { stderr, .. } => stderr.contains("No space left on device"),
-            Self::Io { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
+            Self::Failed { stderr, .. } => disk::FULL.iter().any(|words| stderr.contains(words)),
+            Self::Io { source, .. } => disk::is_full(source),
             _ => false,
         }
     }

@@ -18,6 +18,10 @@ pub fn dispatch(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     }
 }
 
+/// The program that runs now, also when another version has taken its place on the disk: children of this process that are
+/// started with it come from its own image.
+pub const RUNNING_IMAGE: &str = "/proc/self/exe";
+
 const EXEC_FLOOR: &str = "exec-floor";
 const SUPERVISE: &str = "supervise";
 

@@ -7,6 +7,10 @@
 //! |---|---|
 //! | [`artifact`] | what is taken out of a workspace: snapshots and outputs |
 //! | [`config`] | what an agentlet is told about its device |
+//! | [`program`], [`settings`], [`places`] | the program `agentlet`: its flags, its configuration file, the usual folders |
+//! | [`credentials`] | the device's own key and certificate |
+//! | [`join`], [`renewal`] | how the device gets its certificate, and another one in time |
+//! | [`endpoints`] | the ways to the control plane |
 //! | [`service`] | the agentlet as a whole: `build`, `run` |
 //! | [`hidden`] | subcommands of the processes that the agentlet starts |
 //! | [`boot`] | the clock of grants, and the identity of this boot |
@@ -22,25 +26,35 @@
 //! | `daemon` | the dispatcher: one task that owns the truth about the runs |
 //! | `runner` | one worker a run |
 //! | `logship`, `blobship` | output and files on their way to the server |
+//! | `disk` | full disks, and space held back for results |
 //! | `detect`, `device_status` | what the device says about itself and its agents |
 
 pub mod artifact;
 mod blobship;
 pub mod boot;
 pub mod config;
+pub mod credentials;
 mod daemon;
 mod detect;
 mod device_status;
+mod disk;
 pub mod driver;
+pub mod endpoints;
 pub mod git;
 pub mod hidden;
+pub mod join;
 mod logship;
+mod mask;
 pub mod outbox;
+pub mod places;
 pub mod process;
+pub mod program;
 pub mod publish;
+pub mod renewal;
 mod runner;
 pub mod service;
 pub mod session;
+pub mod settings;
 pub mod supervisor;
 #[cfg(test)]
 mod testing;

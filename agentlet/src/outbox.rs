@@ -25,6 +25,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Largest body of a report.
 const MAX_BODY: usize = 1 << 20;
+/// Bytes of bodies that one look at what is pending brings at most, but for the last body.
+pub(crate) const PENDING_BYTES: usize = 4 << 20;
 /// Commands that may wait for the writer.
 const QUEUE: usize = 256;
 
@@ -46,7 +48,7 @@ pub enum Error {
         known: i64,
     },
     /// The file is damaged.
-    #[error("the device's outbox is damaged ({0}): move it away, runs on this device then end as failures")]
+    #[error("the device's outbox is damaged ({0}): it is moved aside at the next start")]
     Corrupt(String),
     /// A report larger than the server takes.
     #[error("report of {0} bytes is larger than the limit of {MAX_BODY}")]
@@ -126,9 +128,22 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Opens or creates the outbox in `path` (mode 0600), of at most `max_bytes`.
+    /// Opens or creates the outbox in `path` (mode 0600), of at most `max_bytes`. A damaged file is moved aside, for a
+    /// person to look at: the folders of runs know how they ended, and the server says what it has heard already.
     pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {
-        let conn = file::open(path, max_bytes)?;
+        let conn = match file::open(path, max_bytes) {
+            Err(Error::Corrupt(why)) => {
+                let kept = file::move_aside(path)?;
+                tracing::error!(
+                    why,
+                    kept = %kept.display(),
+                    "the outbox is damaged and was moved aside: runs that were at work are ended and reported as \
+                     failures of the device, finished ones are reported again"
+                );
+                file::open(path, max_bytes)?
+            }
+            opened => opened?,
+        };
         let newest = file::newest(&conn)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         let (newest_tx, newest) = watch::channel(newest);
@@ -183,22 +198,28 @@ impl Outbox {
         self.newest.clone()
     }
 
-    /// Up to `limit` reports after number `after` that `store` has not settled, oldest first.
+    /// Up to `limit` reports after number `after` that `store` has not settled, oldest first; fewer when they are large.
     pub async fn pending(&self, store: &str, after: u64, limit: usize) -> Result<Vec<Entry>, Error> {
         let store = store.to_owned();
         self.call(move |conn| {
-            conn.prepare_cached(
+            let mut query = conn.prepare_cached(
                 "SELECT seq, fence, body FROM reports
                  WHERE seq > ?2 AND (settled_by IS NULL OR settled_by <> ?1) ORDER BY seq LIMIT ?3",
-            )?
-            .query_map(params![store, signed(after), signed(limit as u64)], |row| {
-                Ok(Entry {
+            )?;
+            let mut rows = query.query(params![store, signed(after), signed(limit as u64)])?;
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            while bytes < PENDING_BYTES
+                && let Some(row) = rows.next()?
+            {
+                let entry = Entry {
                     seq: row.get::<_, i64>(0)?.unsigned_abs(),
                     fence: decode_fence(row, 1)?,
                     body: row.get(2)?,
-                })
-            })?
-            .collect()
+                };
+                bytes += entry.body.len();
+                found.push(entry);
+            }
+            Ok(found)
         })
         .await
     }
@@ -253,6 +274,16 @@ impl Outbox {
         .await
     }
 
+    /// Whether three quarters of its space are taken: the rest is for runs that are at work.
+    pub async fn is_crowded(&self) -> Result<bool, Error> {
+        self.call(|conn| {
+            let read = |name| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            let used = read("page_count")? - read("freelist_count")?;
+            Ok(used >= read("max_page_count")? / 4 * 3)
+        })
+        .await
+    }
+
     /// What the device remembers of the server.
     pub async fn memory(&self) -> Result<Memory, Error> {
         self.call(|conn| {
@@ -302,19 +333,25 @@ impl Outbox {
         .await
     }
 
-    /// The disk was rolled back behind what the server has: forgets every report and numbers on above `floor`.
+    /// The outbox is behind what the server has (`floor`): numbers on above it. Terminal reports are kept under new
+    /// numbers, since a lost outbox may be the reason; what else was said is of the past.
     pub async fn restart_above(&self, floor: u64) -> Result<(), Error> {
-        self.call(move |conn| {
-            conn.execute("DELETE FROM reports", [])?;
-            conn.execute(
-                "UPDATE memory SET next_seq = max(next_seq, ?1 + 1), last_ack = max(last_ack, ?1)",
-                [signed(floor)],
-            )?;
-            Ok(())
-        })
-        .await?;
+        let newest = self
+            .call(move |conn| {
+                conn.execute("DELETE FROM reports WHERE class < 2", [])?;
+                // By way of negative numbers, so that no number meets another on the way.
+                conn.execute("UPDATE reports SET seq = -seq", [])?;
+                conn.execute("UPDATE reports SET seq = ?1 - seq", [signed(floor)])?;
+                conn.query_row(
+                    "UPDATE memory SET next_seq = next_seq + ?1, last_ack = max(last_ack, ?1)
+                     RETURNING next_seq - 1",
+                    [signed(floor)],
+                    |row| row.get::<_, i64>(0),
+                )
+            })
+            .await?;
         self.newest_tx
-            .send_modify(|newest| *newest = (*newest).max(floor));
+            .send_modify(|known| *known = (*known).max(newest.unsigned_abs()));
         Ok(())
     }
 
@@ -348,6 +385,7 @@ fn signed(n: u64) -> i64 {
 fn decode_fence(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Fence> {
     let bytes: Vec<u8> = row.get(column)?;
     Fence::decode(bytes.as_slice()).map_err(|e| {
-        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, Box::new(e))
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        rusqlite::Error::SqliteFailure(code, Some(format!("fence of a report: {e}")))
     })
 }

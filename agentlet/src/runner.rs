@@ -11,10 +11,13 @@
 //! | `job` | one supervised job: start or adopt, steer, follow |
 //! | `prepare` | workspace and job of the agent |
 //! | `home` | files of the manifest, written into the run's HOME |
+//! | `secrets` | the values that the run names, in memory alone |
+//! | `residue` | values that an agent left on the disk |
 //! | `work` | the agent's job, and what is reported of it |
 //! | `collect` | what came out |
 //! | `checks` | the platform's own checks |
 //! | `finish` | hand over, publish, report the end |
+//! | `strangers` | folders that can be made nothing of |
 //! | `logs` | the run's log in one stream |
 
 mod checks;
@@ -26,6 +29,9 @@ mod logs;
 pub(crate) mod mail;
 mod prepare;
 mod record;
+mod residue;
+mod secrets;
+mod strangers;
 mod work;
 mod worker;
 
@@ -42,12 +48,13 @@ use tokio::sync::watch;
 
 use crate::boot::Boot;
 use crate::config::Config;
+use crate::disk::Reserve;
 use crate::outbox::Outbox;
 use crate::session::Client;
 use crate::workspace::{Key, Workspaces};
 pub(crate) use job::chain;
 use mail::{Events, Runs, Stored, Wish};
-use record::Folder;
+use record::{Folder, Stage};
 use worker::Worker;
 
 /// What all workers share.
@@ -58,6 +65,7 @@ pub(crate) struct Env {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) boot: Arc<dyn Boot>,
     pub(crate) outbox: Outbox,
+    pub(crate) reserve: Arc<Reserve>,
     pub(crate) workspaces: Workspaces,
     pub(crate) client: watch::Receiver<Option<Client>>,
     /// Program and arguments up to the hidden `supervise`.
@@ -79,18 +87,43 @@ impl Env {
 pub(crate) struct Workers(pub(crate) Arc<Env>);
 
 impl Runs for Workers {
-    fn stored(&self) -> io::Result<Vec<Stored>> {
-        let stored = record::all(&self.0.runs())?.into_iter().map(|record| Stored {
-            run: Arc::new(record.run),
-            store_uid: record.store_uid,
-            shipped_to: record.shipped_to,
-        });
-        Ok(stored.collect())
+    fn stored(&self) -> BoxFuture<'_, io::Result<Vec<Stored>>> {
+        Box::pin(async {
+            let found = record::all(&self.0.runs())?;
+            for (name, why) in &found.strangers {
+                strangers::put_away(&self.0.config.data_dir, name, why).await?;
+            }
+            let stored = found.records.into_iter().map(|record| Stored {
+                run: Arc::new(record.run),
+                store_uid: record.store_uid,
+                finished: record.stage == Stage::Finished,
+                shipped_to: record.shipped_to,
+            });
+            Ok(stored.collect())
+        })
+    }
+
+    fn condemn(&self, run: &Run, why: &str) -> io::Result<()> {
+        let folder = Folder::new(&self.0.runs(), &run.metadata.uid);
+        match folder.load()? {
+            // What has ended stays as it ended; what has no folder was never begun.
+            Some(record) if record.stage < Stage::Finished => folder.condemn(why),
+            _ => Ok(()),
+        }
     }
 
     fn work(&self, wish: watch::Receiver<Wish>, events: Events) -> BoxFuture<'static, ()> {
         let env = Arc::clone(&self.0);
         Box::pin(async move { Worker::new(env, wish, events).run().await })
+    }
+
+    fn give_up(&self, run: &Run, events: Events) -> BoxFuture<'static, ()> {
+        let (env, run) = (Arc::clone(&self.0), run.clone());
+        Box::pin(async move {
+            strangers::give_up(&env, &run).await;
+            // A dispatcher that is gone needs no news.
+            drop(events.send((run.metadata.uid, mail::FromRun::Finished)).await);
+        })
     }
 
     fn forget(&self, run: &Run) -> BoxFuture<'static, ()> {
@@ -124,8 +157,10 @@ async fn forget(env: &Env, run: &Run) {
         .as_ref()
         .and_then(|w| w.retain)
         .unwrap_or_default();
-    let others = record::all(&env.runs()).unwrap_or_default();
-    let used = others.iter().any(|other| self::key(&other.run) == key);
+    // Where that cannot be known, it may be used.
+    let used = record::all(&env.runs()).map_or(true, |others| {
+        others.records.iter().any(|other| self::key(&other.run) == key)
+    });
     if retain != Retain::Always && !used {
         // Lent to a run that is not in the folders: it stays, and that is said.
         if let Err(error) = env.workspaces.discard(&key).await {

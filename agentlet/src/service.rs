@@ -16,9 +16,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::boot::Boot;
 use crate::config::Config;
+use crate::credentials::Credentials;
 use crate::daemon::{self, Parts, Settings};
 use crate::detect::Detector;
 use crate::device_status::StatusKeeper;
+use crate::disk::Reserve;
 use crate::git::Ids;
 use crate::hidden;
 use crate::outbox::{self, Outbox};
@@ -37,7 +39,7 @@ pub struct Deps {
     pub boot: Arc<dyn Boot>,
     /// The way to the server, with the device's own certificate.
     pub connector: Arc<dyn Connector>,
-    /// A program whose `main` calls [`hidden::dispatch`]; usually the running one.
+    /// A program whose `main` calls [`hidden::dispatch`]; usually [`hidden::RUNNING_IMAGE`].
     pub exe: PathBuf,
 }
 
@@ -84,6 +86,7 @@ pub struct Agentlet {
     env: Arc<Env>,
     floor: Result<Report, String>,
     client: watch::Sender<Option<crate::session::Client>>,
+    renewals: Option<watch::Receiver<Arc<Credentials>>>,
 }
 
 /// Prepares an agentlet: makes its folders, opens what it kept, tries what the machine can enforce.
@@ -109,6 +112,9 @@ pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
     // They also see to it that one agentlet alone uses the folder.
     let workspaces = workspaces.await?;
     let outbox = Outbox::open(&config.data_dir.join("outbox.db"), config.outbox_bytes)?;
+    let reserve = Reserve::new(config.data_dir.join("reserve"), config.reserve_bytes);
+    reserve.fill();
+    let reserve = Arc::new(reserve);
     make_dir(&config.empty_dir(), 0o755)?;
     let helper = hidden::helper(deps.exe.as_os_str());
     let floor = probe(Launcher::new(helper.clone()), user, config.data_dir.clone()).await;
@@ -120,6 +126,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
         ids: Arc::clone(&deps.ids),
         boot: Arc::clone(&deps.boot),
         outbox,
+        reserve,
         workspaces,
         client: seen,
         supervise: hidden::supervise(deps.exe.as_os_str()),
@@ -134,17 +141,26 @@ pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
         env: Arc::new(env),
         floor,
         client,
+        renewals: None,
         deps,
     })
 }
 
 impl Agentlet {
+    /// Learns of renewed certificates: from then on, requests other than those under way use new connections.
+    #[must_use]
+    pub fn with_renewals(mut self, renewals: watch::Receiver<Arc<Credentials>>) -> Self {
+        self.renewals = Some(renewals);
+        self
+    }
+
     /// Works until `token` is cancelled; what then becomes of live runs is said by [`Config::shutdown`].
     pub async fn run(self, token: CancellationToken) -> Result<(), daemon::Error> {
         let (events, session) = mpsc::channel(64);
         let (agents, agents_seen) = watch::channel(Vec::new());
         let (found, found_seen) = watch::channel(Vec::new());
         let (running, running_seen) = watch::channel(0);
+        let (pressure, pressure_seen) = watch::channel(false);
         let (status, status_seen) = watch::channel::<Option<DeviceStatusUpdate>>(None);
         let inner = CancellationToken::new();
         // Also when this future is dropped, nothing is left behind.
@@ -155,6 +171,7 @@ impl Agentlet {
             ids: Arc::clone(&self.deps.ids),
             events,
             client: self.client,
+            renewals: self.renewals.clone(),
         };
         tasks.spawn(connection.run(inner.clone()));
         let detector = Detector {
@@ -170,6 +187,9 @@ impl Agentlet {
             boot: Arc::clone(&self.deps.boot),
             floor: self.floor,
             conditions: Vec::new(),
+            certificate: self.renewals.clone(),
+            pressure,
+            reserve: Arc::clone(&self.env.reserve),
         };
         tasks.spawn(keeper.run(found_seen, running_seen, status, inner.clone()));
         let settings = Settings {
@@ -182,9 +202,11 @@ impl Agentlet {
         let parts = Parts {
             outbox: self.env.outbox.clone(),
             boot: Arc::clone(&self.deps.boot),
+            clock: Arc::clone(&self.deps.clock),
             runs: Arc::new(Workers(self.env)),
             session,
             status: status_seen,
+            pressure: pressure_seen,
             agents,
             running,
         };

@@ -11,10 +11,13 @@ use panda_api::meta::IdSource;
 use panda_client::connector::{self, Connector};
 use panda_rpc::v1::agentlet_client::AgentletClient;
 use panda_rpc::v1::{DeviceMessage, ServerMessage, device_message};
-use tokio::sync::{mpsc, watch};
+use prost::Message as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
+
+use crate::credentials::Credentials;
 
 /// Messages on their way to the server; the dispatcher keeps fewer reports than this in flight.
 pub(crate) const LINK_QUEUE: usize = 128;
@@ -28,6 +31,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 const GOOD: Duration = Duration::from_secs(1);
 /// Largest message from the server: a snapshot holds every run of the device.
 const MAX_MESSAGE: usize = 64 << 20;
+
+/// Bytes of messages that may wait for the dispatcher; a larger one waits alone.
+const QUEUED_BYTES: usize = 16 << 20;
+/// What bytes are counted in.
+const UNIT: usize = 1 << 10;
 
 /// Client of the service while a session is open, for logs and blobs.
 pub(crate) type Client = AgentletClient<Channel>;
@@ -59,9 +67,16 @@ pub(crate) enum SessionEvent {
     /// A session is being opened: the first message must be Hello.
     Open(Link),
     /// The server said something.
-    Message(Box<ServerMessage>),
+    Message(Heard),
     /// The session is over.
     Closed,
+}
+
+/// A message, and its share of what may wait.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) message: Box<ServerMessage>,
+    _share: OwnedSemaphorePermit,
 }
 
 /// The task that keeps a session open.
@@ -71,6 +86,8 @@ pub(crate) struct Session {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) events: mpsc::Sender<SessionEvent>,
     pub(crate) client: watch::Sender<Option<Client>>,
+    /// Tells of renewed certificates, where there are any.
+    pub(crate) renewals: Option<watch::Receiver<Arc<Credentials>>>,
 }
 
 impl Session {
@@ -135,29 +152,71 @@ impl Session {
         let mut stream = match client.session(ReceiverStream::new(rx)).await {
             Ok(response) => response.into_inner(),
             Err(status) => {
-                tracing::info!(code = ?status.code(), message = status.message(), "session refused");
+                Self::ended(&status, "session refused");
                 return false;
             }
         };
         self.client.send_replace(Some(bulk));
+        let room = Arc::new(Semaphore::new(QUEUED_BYTES / UNIT));
+        let mut renewals = self.renewals.clone();
+        if let Some(renewals) = &mut renewals {
+            renewals.mark_unchanged();
+        }
         loop {
-            match stream.message().await {
+            let message = tokio::select! {
+                message = stream.message() => message,
+                () = renewed(&mut renewals) => {
+                    self.use_new_certificate().await;
+                    continue;
+                }
+            };
+            match message {
                 Ok(Some(message)) => {
-                    if self
-                        .events
-                        .send(SessionEvent::Message(Box::new(message)))
-                        .await
-                        .is_err()
-                    {
+                    let share = (message.encoded_len() / UNIT + 1).min(QUEUED_BYTES / UNIT);
+                    let share = u32::try_from(share).unwrap_or(u32::MAX);
+                    let Ok(share) = Arc::clone(&room).acquire_many_owned(share).await else {
+                        return false;
+                    };
+                    let heard = Heard {
+                        message: Box::new(message),
+                        _share: share,
+                    };
+                    if self.events.send(SessionEvent::Message(heard)).await.is_err() {
                         return false;
                     }
                 }
                 Ok(None) => return true,
                 Err(status) => {
-                    tracing::info!(code = ?status.code(), message = status.message(), "session ended");
+                    Self::ended(&status, "session ended");
                     return false;
                 }
             }
+        }
+    }
+
+    /// The session goes on over its connection; logs and blobs get another one, since a server takes no new request of
+    /// a certificate that has ended.
+    async fn use_new_certificate(&self) {
+        match tokio::time::timeout(CONNECT_TIMEOUT, channel(&self.connector)).await {
+            Ok(Ok(channel)) => {
+                let client = AgentletClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+                self.client.send_replace(Some(client));
+            }
+            // The next session has it anyway.
+            Ok(Err(error)) => tracing::warn!(%error, "no connection with the new certificate yet"),
+            Err(_) => tracing::warn!("no connection with the new certificate in time"),
+        }
+    }
+
+    fn ended(status: &tonic::Status, what: &'static str) {
+        if status.code() == tonic::Code::PermissionDenied {
+            tracing::error!(
+                message = status.message(),
+                "the control plane does not take this device, it starts no work; if it was removed, join it again with a \
+                 new token (pandactl device join-token)"
+            );
+        } else {
+            tracing::info!(code = ?status.code(), message = status.message(), what);
         }
     }
 
@@ -166,6 +225,17 @@ impl Session {
         let part = u32::from(self.ids.uuid().as_bytes()[0]);
         pause / 2 + pause * part / 512
     }
+}
+
+/// Resolves when there is a new certificate; never without a source of them.
+async fn renewed(renewals: &mut Option<watch::Receiver<Arc<Credentials>>>) {
+    if let Some(receiver) = renewals
+        && receiver.changed().await.is_ok()
+    {
+        return;
+    }
+    *renewals = None;
+    std::future::pending().await
 }
 
 /// One HTTP/2 connection over a byte stream of `connector`.

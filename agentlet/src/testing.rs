@@ -35,6 +35,7 @@ pub(crate) struct State {
     pub(crate) last_seq: u64,
     pub(crate) answer: Answer,
     pub(crate) grants: bool,
+    pub(crate) ttl: Duration,
     pub(crate) runs: BTreeMap<String, Run>,
     pub(crate) hellos: Vec<Hello>,
     /// Every report as it arrived, repeats included.
@@ -94,7 +95,7 @@ impl State {
         let live = |run: &&Run| !run.status.phase.is_some_and(panda_api::RunPhase::is_terminal);
         server_message::Body::Grant(Grant {
             renew_seq: seq,
-            ttl_ms: 40_000,
+            ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap(),
             runs: self
                 .runs
                 .values()
@@ -112,7 +113,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub(crate) struct FakeServer {
     state: Arc<Mutex<State>>,
-    address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
 }
 
 impl FakeServer {
@@ -126,6 +127,7 @@ impl FakeServer {
                 last_seq: 0,
                 answer: Answer::Ack,
                 grants: true,
+                ttl: Duration::from_secs(40),
                 runs: BTreeMap::new(),
                 hellos: Vec::new(),
                 arrived: Vec::new(),
@@ -243,6 +245,13 @@ impl Agentlet for FakeServer {
     type SessionStream = ReceiverStream<Result<ServerMessage, Status>>;
     type AppendLogStream = Answers<LogAck>;
     type GetBlobStream = Answers<BlobChunk>;
+
+    async fn get_run_secrets(
+        &self,
+        _request: Request<GetRunSecretsRequest>,
+    ) -> Result<Response<RunSecrets>, Status> {
+        Ok(Response::new(RunSecrets::default()))
+    }
 
     async fn session(
         &self,

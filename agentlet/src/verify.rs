@@ -45,7 +45,7 @@ impl Error {
         match self {
             Self::Workspace(e) => e.reason(),
             Self::Git(e) if e.is_disk_full() => FailureReason::DiskFull,
-            Self::Archive(e) if e.kind() == io::ErrorKind::StorageFull => FailureReason::DiskFull,
+            Self::Archive(e) if crate::disk::is_full(e) => FailureReason::DiskFull,
             _ => FailureReason::WorkspaceFailed,
         }
     }

@@ -100,8 +100,8 @@ pub struct Workspaces {
     pub(crate) git: Git,
     records: Records,
     locks: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
-    /// Held as long as this lives: one agentlet for one state folder.
-    _owner: disk::Owned,
+    /// Held as long as this lives: one agentlet for one state folder and one work folder.
+    _owners: [disk::Owned; 2],
 }
 
 /// The right to change the workspaces of a Task's rerun. What runs on another thread takes its share along, so that a
@@ -171,9 +171,10 @@ impl Workspaces {
             disk::check_reachable(&config.mirrors_dir, agent)?;
             disk::check_reachable(&config.work_dir, agent)?;
         }
-        let owner = disk::own(&config.state_dir.join("workspaces.lock"))?.ok_or_else(|| Error::InUse {
-            path: config.state_dir.clone(),
-        })?;
+        let own = |dir: &PathBuf| {
+            disk::own(&dir.join("workspaces.lock"))?.ok_or_else(|| Error::InUse { path: dir.clone() })
+        };
+        let owners = [own(&config.state_dir)?, own(&config.work_dir)?];
         let records = Records::open(config.state_dir.join("workspaces"))?;
         let this = Self {
             git: Git::new(
@@ -184,7 +185,7 @@ impl Workspaces {
             records,
             config,
             locks: Mutex::default(),
-            _owner: owner,
+            _owners: owners,
         };
         for record in this.records.all()? {
             if record.stage == Stage::Removing {
@@ -298,6 +299,23 @@ impl Workspaces {
         }
         self.remove_all(&held, &workspace.key, Some(&workspace.run_uid))
             .await
+    }
+
+    /// Removes what a preparation for the Run left half made, as it was interrupted or failed: nobody worked in it.
+    pub async fn undo(&self, key: &Key, run_uid: &str) -> Result<(), Error> {
+        check_key(key, run_uid)?;
+        let held = self.hold(key).await;
+        for mut record in self.records.all()? {
+            let half_made = matches!(record.stage, Stage::Creating | Stage::Removing);
+            // It is lent last: one that is lent to nobody was not made to its end, either.
+            let holder = self.records.holder(&record.folder)?;
+            if half_made && record.is_of(key) && holder.is_none_or(|by| by == run_uid) {
+                record.stage = Stage::Removing;
+                self.records.save(&record)?;
+                self.remove(&held, &record).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes every folder of a Task's rerun that is not lent, whatever the retain policy said: for a deleted Task.

@@ -9,24 +9,39 @@
 //! | [`resource`] | the [`Resource`] trait and the macro that defines a kind |
 //! | [`v1alpha1`] | `panda.dev/v1alpha1`: Task, Run, Agent, Device |
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
+//! | [`rbac`] | `rbac.authorization.k8s.io/v1`: roles and bindings |
+//! | [`access`] | ServiceAccount, TokenRequest, and the reviews of `authentication` and `authorization.k8s.io/v1` |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
+//! | [`certificates`] | `certificates.k8s.io/v1`: CertificateSigningRequest |
+//! | [`component`] | configuration files of components |
 //! | [`json`] | a strict reader for untrusted JSON |
 //! | [`manifest`] | the reader of YAML and JSON files, and the writer of `-o yaml` |
+//! | [`secrets`] | which values of Secrets can be masked, and which a Run names |
+//! | [`room`] | what devices have to give, and what Runs take of it |
 //! | [`scheme`] | the list of kinds; defaults, validation, schema, columns, field selectors for all of them |
 //! | [`validation`] | faults of fields, and the rules of every kind |
 
+pub mod access;
+pub mod certificates;
+pub mod component;
 pub mod coordination;
 pub mod core;
 pub mod json;
 pub mod logline;
 pub mod manifest;
 pub mod meta;
+pub mod rbac;
 pub mod resource;
+pub mod room;
 pub mod scheme;
+pub mod secrets;
 pub mod v1alpha1;
 pub mod validation;
 
+pub use access::ServiceAccount;
+pub use certificates::CertificateSigningRequest;
 pub use coordination::{Lease, LeaseSpec};
+pub use rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 pub use resource::Resource;
 pub use v1alpha1::*;
 

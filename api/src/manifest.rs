@@ -50,6 +50,17 @@ pub const MAX_NODES: usize = 200_000;
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) text: String,
+    /// There may be a Secret in it, so that its lines are not to be shown as they are.
+    pub(crate) has_secrets: bool,
+}
+
+/// Whether a file that may be damaged seems to hold a Secret, in YAML or JSON.
+fn has_secrets(text: &str) -> bool {
+    text.match_indices("kind").any(|(at, word)| {
+        let rest = text[at + word.len()..].trim_start_matches(['"', '\'', ' ', '\t', ':']);
+        rest.strip_prefix("Secret")
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+    })
 }
 
 /// An object from a file.
@@ -205,9 +216,10 @@ pub fn read_value(name: &str, bytes: &[u8]) -> Result<Value, Errors> {
 }
 
 fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Box<Error>> {
-    let source = |text| {
+    let source = |text: String| {
         Arc::new(Source {
             name: name.to_owned(),
+            has_secrets: has_secrets(&text),
             text,
         })
     };

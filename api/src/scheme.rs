@@ -15,8 +15,8 @@ mod schema;
 mod shape;
 
 pub use columns::{Column, human_duration};
-pub use prepare::{Error, Operation, Prepared, desired_state_changed, prepare};
-pub use registry::{KindInfo, by_kind, by_plural, by_word, kinds, of, selectable_field};
+pub use prepare::{Error, Operation, Prepared, desired_state_changed, prepare, unknown_fields};
+pub use registry::{KindInfo, by_kind, by_plural, by_word, kinds, of, reviews, selectable_field, served};
 
 #[cfg(test)]
 mod tests;

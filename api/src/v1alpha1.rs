@@ -2,12 +2,14 @@
 
 mod agent;
 mod device;
+mod hold;
 mod run;
 mod shared;
 mod task;
 
 pub use agent::*;
 pub use device::*;
+pub use hold::*;
 pub use run::*;
 pub use shared::*;
 pub use task::*;

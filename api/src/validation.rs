@@ -7,6 +7,7 @@ mod agent;
 mod device;
 pub(crate) mod metadata;
 mod names;
+mod rbac;
 mod run;
 mod task;
 mod text;

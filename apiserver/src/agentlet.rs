@@ -8,39 +8,61 @@
 //! | `service` | the gRPC service |
 //! | `session` | one session of one device, level by level |
 //! | `index` | which runs belong to which device |
+//! | `hello` | what a device says of itself when it connects |
+//! | `fence` | who may speak of a Run, or act for it |
 //! | `reports`, `accept` | reports into the store, once |
+//! | `late`, `orphans` | what comes of Runs that were taken away, or deleted |
+//! | `activation` | a restored store waits for a person |
+//! | `devices` | removal of Devices |
 //! | `leases` | renewal |
+//! | `members` | which devices there still are, and whether their certificates are good |
+//! | `skew` | whether a device's wall clock is ours |
+//! | `secrets` | the values that a live run names |
 //! | `binding` | POST `runs/NAME/binding` |
 //! | `logs` | GET `runs/NAME/log`, `tasks/NAME/log`, `runs/NAME/events` |
-//! | `artifacts` | GET `runs/NAME/artifacts/NAME` |
+//! | `artifacts` | GET `runs/NAME/artifacts`, `tasks/NAME/artifacts` |
 
 mod accept;
+mod activation;
 mod artifacts;
 mod binding;
+mod devices;
+mod fence;
+mod hello;
 mod http;
 mod index;
+mod labels;
+mod late;
 mod leases;
 mod logs;
-mod objects;
+mod members;
+pub(crate) mod objects;
+mod orphans;
 mod reports;
+mod secrets;
 mod service;
 mod session;
+mod skew;
+mod slots;
 mod sweep;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use panda_api::Run;
 use panda_api::meta::{Clock, IdSource};
-use panda_api::{Device, Run};
 use panda_rpc::v1::agentlet_server::AgentletServer;
 use panda_store::Store;
 use panda_store::blob::BlobStore;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::Status;
 
+use crate::authn::RunTokens;
+use crate::config::Leases;
 use crate::metrics::SharedRegistry;
+use crate::registry::Registry;
 use leases::{DurableKeeper, LeaseKeeper};
 use objects::Objects;
 
@@ -59,6 +81,9 @@ pub(crate) struct DeviceId {
 #[derive(Default)]
 struct AgentletMetrics {
     stale: Counter,
+    stale_uploads: Counter,
+    late: Counter,
+    inactive: Gauge,
 }
 
 /// What the agentlet service needs.
@@ -71,6 +96,10 @@ pub struct Deps {
     pub clock: Arc<dyn Clock>,
     /// Uids.
     pub ids: Arc<dyn IdSource>,
+    /// The objects as clients see them: Secrets are opened there.
+    pub registry: Registry,
+    /// Makes the tokens of Runs.
+    pub run_tokens: RunTokens,
 }
 
 /// The agentlet service.
@@ -79,9 +108,17 @@ pub struct Agentlets {
     blobs: Arc<dyn BlobStore>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
+    registry: Registry,
+    run_tokens: RunTokens,
     keeper: Arc<dyn LeaseKeeper>,
+    /// How long a grant lasts.
+    ttl: Duration,
+    /// How far a device's wall clock may be off before people are told.
+    max_clock_skew: Duration,
     index: index::RunIndex,
+    slots: slots::Slots,
     sessions: session::Sessions,
+    members: members::Members,
     tracker: TaskTracker,
     /// Readers that follow a log end with it; they would hold the server up otherwise.
     stopping: CancellationToken,
@@ -90,25 +127,51 @@ pub struct Agentlets {
 
 impl Agentlets {
     /// Puts the service together; metrics go into `metrics`.
-    pub fn build(deps: Deps, metrics: &SharedRegistry) -> Arc<Self> {
+    pub fn build(config: &Leases, deps: Deps, metrics: &SharedRegistry) -> Arc<Self> {
         let objects = Objects::new(deps.store);
+        let ttl = config.grant_ttl.get();
         let counters = AgentletMetrics::default();
-        metrics
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .register(
-                "panda_agentlet_stale_reports",
-                "Reports of devices that did not count",
-                counters.stale.clone(),
+        {
+            let mut metrics = metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            for (name, help, counter) in [
+                (
+                    "panda_agentlet_stale_reports",
+                    "Reports of devices that did not count",
+                    &counters.stale,
+                ),
+                (
+                    "panda_agentlet_stale_uploads",
+                    "Uploads of devices that were refused",
+                    &counters.stale_uploads,
+                ),
+                (
+                    "panda_agentlet_late_results",
+                    "Last reports of Runs that were Lost before",
+                    &counters.late,
+                ),
+            ] {
+                metrics.register(name, help, counter.clone());
+            }
+            metrics.register(
+                "panda_agentlet_inactive",
+                "1 while the store was restored and waits for activation",
+                counters.inactive.clone(),
             );
+        }
         Arc::new(Self {
-            keeper: Arc::new(DurableKeeper::new(objects.clone(), Arc::clone(&deps.ids))),
+            keeper: Arc::new(DurableKeeper::new(objects.clone(), Arc::clone(&deps.ids), ttl)),
+            ttl,
+            max_clock_skew: config.max_clock_skew.get(),
             objects,
             blobs: deps.blobs,
             clock: deps.clock,
             ids: deps.ids,
+            registry: deps.registry,
+            run_tokens: deps.run_tokens,
             index: index::RunIndex::new(),
+            slots: slots::Slots::default(),
             sessions: session::Sessions::default(),
+            members: members::Members::default(),
             tracker: TaskTracker::new(),
             stopping: CancellationToken::new(),
             metrics: counters,
@@ -124,6 +187,7 @@ impl Agentlets {
             .into_axum_router()
             // Unknown paths are answered by the server, as a `Status`.
             .reset_fallback()
+            .merge(activation::routes(Arc::clone(self)))
             .merge(binding::routes(Arc::clone(self)))
             .merge(logs::routes(Arc::clone(self)))
             .merge(artifacts::routes(Arc::clone(self)))
@@ -131,8 +195,10 @@ impl Agentlets {
 
     /// Keeps the index of runs and sweeps unreferenced blobs until cancelled, then ends sessions and followed logs.
     pub async fn run(self: Arc<Self>, token: CancellationToken) {
+        self.tell_activation().await;
         tokio::join!(
             self.index.run(&self.objects, token.clone()),
+            self.follow_devices(token.clone()),
             self.sweep(token.clone())
         );
         self.stopping.cancel();
@@ -146,21 +212,6 @@ impl Agentlets {
     async fn run_named(&self, namespace: &str, name: &str) -> Result<Run, http::Failure> {
         let run = self.objects.get::<Run>(namespace, name).await?;
         Ok(run.ok_or_else(|| http::not_found("runs", name))?.object)
-    }
-
-    /// Whether a device is still registered under its uid.
-    async fn registered(&self, device: &DeviceId) -> Result<(), Status> {
-        let stored = self
-            .objects
-            .get::<Device>("", &device.name)
-            .await
-            .map_err(session::internal)?;
-        match stored {
-            Some(stored) if stored.object.metadata.uid == device.uid => Ok(()),
-            _ => Err(Status::permission_denied(
-                "this device was removed; join it again",
-            )),
-        }
     }
 }
 

@@ -1,20 +1,75 @@
-//! Who asks: the subject of a verified client certificate.
+//! Who asks: the subject of a verified client certificate, or the bearer of a token.
+//!
+//! 1. A certificate speaks first; a token beside it is not looked at.
+//! 2. Without one, the token of `Authorization: Bearer` is shown to each [`TokenAuthenticator`] in turn. A token that
+//!    none of them takes is refused: its bearer is never taken for nobody.
+//! 3. Tokens are checked live at each request, against the objects that they speak of.
 
+mod account;
+mod bearer;
+mod key;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use panda_api::meta::Clock;
 
+pub use account::{AUDIENCE, AccountTokens};
+pub use bearer::{BoxFuture, TokenAuthenticator};
+pub use key::{KeyError, TokenKey};
+pub use run::{RUNS, RunTokens};
+
+pub(crate) use bearer::Bearers;
+
 use crate::pki::{self, DEVICE_PREFIX, Subject};
 
+/// The group of everybody who is known.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
 /// An authenticated user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Name.
     pub name: String,
+    /// Uid, where the user is an object; empty otherwise.
+    pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// The device, for devices.
-    pub device: Option<Device>,
+    /// What else is known, by key.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// What it is.
+    pub principal: Principal,
+}
+
+/// What a [`User`] is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Principal {
+    /// A person, or a program with a certificate of its own.
+    #[default]
+    Person,
+    /// A device, by its certificate.
+    Device(Device),
+    /// A Run, by the token that its Task's `apiAccess` gave it.
+    Run(RunIdentity),
+    /// A ServiceAccount, by one of its tokens.
+    ServiceAccount {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// Uid: an account of the same name made later is another.
+        uid: String,
+    },
+    /// The holder of a join token: may ask for one device certificate and nothing else.
+    Join {
+        /// The token's public half.
+        token: String,
+        /// The only device name that it may ask for; none: any.
+        device: Option<String>,
+    },
 }
 
 /// The device that a certificate was made for.
@@ -26,11 +81,44 @@ pub struct Device {
     pub uid: String,
 }
 
+/// The Run that a token was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunIdentity {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// The fencing epoch under which it was bound.
+    pub epoch: i32,
+    /// Name of its Task.
+    pub task: String,
+}
+
 impl User {
     /// Whether the user is in a group.
     #[must_use]
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|name| name == group)
+    }
+
+    /// The device, for devices.
+    #[must_use]
+    pub const fn device(&self) -> Option<&Device> {
+        match &self.principal {
+            Principal::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// The Run, for runs.
+    #[must_use]
+    pub const fn run(&self) -> Option<&RunIdentity> {
+        match &self.principal {
+            Principal::Run(run) => Some(run),
+            _ => None,
+        }
     }
 }
 
@@ -87,18 +175,26 @@ impl Peer {
 }
 
 fn user(subject: Subject) -> Option<User> {
-    let device = match (subject.user.strip_prefix(DEVICE_PREFIX), subject.device_uid) {
-        (Some(name), Some(uid)) if !name.is_empty() && !uid.is_empty() => Some(Device {
+    let principal = match (subject.user.strip_prefix(DEVICE_PREFIX), subject.device_uid) {
+        (Some(name), Some(uid)) if !name.is_empty() && !uid.is_empty() => Principal::Device(Device {
             name: name.to_owned(),
             uid,
         }),
-        (None, None) => None,
+        // Names that only tokens carry: our signer makes no certificate for them.
+        (None, None) if run::is_run(&subject.user) => return None,
+        (None, None) => Principal::Person,
         // A device's name without its uid, or the reverse, was not made by our signer.
         _ => return None,
     };
+    let mut groups = subject.groups;
+    if !groups.iter().any(|group| group == AUTHENTICATED) {
+        groups.push(AUTHENTICATED.to_owned());
+    }
     Some(User {
         name: subject.user,
-        groups: subject.groups,
-        device,
+        uid: String::new(),
+        groups,
+        extra: BTreeMap::new(),
+        principal,
     })
 }

@@ -1,134 +1,167 @@
 //! Who may do what.
+//!
+//! 1. `guard` comes first and knows identities that roles may not widen: devices, runs, holders of join tokens.
+//! 2. `system:masters` may do everything else.
+//! 3. [`Rbac`] answers the rest out of roles and bindings, from an index in memory that a watch keeps.
+//! 4. What depends on an object's content (a role that grants more than its author has, a Task without walls) is
+//!    decided by `admission`, where the object is known.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `guard` | the rules before roles |
+//! | `rbac`, `index` | roles and bindings |
+//! | `rules` | what one rule grants, and whether rules cover others |
+//! | `bootstrap` | the roles that are always there |
+//! | `admission` | rules about content |
+//! | `containment` | whether a Task grants more than another |
+
+pub(crate) mod admission;
+mod bootstrap;
+pub(crate) mod containment;
+mod guard;
+mod index;
+mod rbac;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use panda_api::rbac::PolicyRule;
 
 use crate::authn::User;
-use crate::request::{RequestInfo, Verb};
+use crate::request::RequestInfo;
+
+pub(crate) use bootstrap::bootstrap;
+pub use rbac::Rbac;
+pub(crate) use rules::{covers, shortfall};
 
 /// May do everything.
 pub const MASTERS: &str = "system:masters";
 /// The user name of the controllers.
 pub const CONTROLLERS: &str = "panda:controllers";
-/// The path of the service that devices use.
-const DEVICE_SERVICE: &str = "/panda.agentlet.";
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    /// Verb, in lower case.
+    pub verb: &'a str,
+    /// API group.
+    pub group: &'a str,
+    /// Plural; empty for a path that is no resource.
+    pub resource: &'a str,
+    /// Subresource.
+    pub subresource: &'a str,
+    /// Namespace; empty for all, and for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// Name; empty for the collection.
+    pub name: &'a str,
+    /// The path, where it is no resource.
+    pub path: &'a str,
+    /// Whether the answer shows metadata only.
+    pub metadata_only: bool,
+}
+
+impl<'a> From<&'a RequestInfo> for Attributes<'a> {
+    fn from(request: &'a RequestInfo) -> Self {
+        let verb = request.verb.as_str();
+        let Some(target) = &request.target else {
+            return Self {
+                verb,
+                path: &request.path,
+                ..Self::default()
+            };
+        };
+        // `artifacts/report` is the artifact `report`: rules speak of `artifacts`.
+        let subresource = target.subresource.as_deref().unwrap_or_default();
+        let subresource = subresource.split('/').next().unwrap_or_default();
+        Self {
+            verb,
+            group: &target.group,
+            resource: &target.resource,
+            subresource,
+            namespace: &target.namespace,
+            name: target.name.as_deref().unwrap_or_default(),
+            path: &request.path,
+            metadata_only: request.metadata_only,
+        }
+    }
+}
+
+impl Attributes<'_> {
+    /// Whether it only reads.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self.verb, "get" | "list" | "watch")
+    }
+}
+
+/// What an [`Authorizer`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It may be done.
+    Allow,
+    /// No rule allows it.
+    NoOpinion,
+    /// It may not be done, whatever roles say, and why.
+    Deny(&'static str),
+}
+
+impl Decision {
+    /// Whether it may be done.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allow)
+    }
+}
 
 /// Decides about requests.
 pub trait Authorizer: Send + Sync + std::fmt::Debug + 'static {
     /// Whether `user` may do this.
-    fn allows(&self, user: &User, request: &RequestInfo) -> bool;
-}
+    fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
-/// The fixed rules that hold as long as there are no roles: `system:masters` may do everything, the controllers
-/// everything but see or write the values of Secrets, a device only use its own service.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fixed;
+    /// Everything that `user` may do in a namespace (empty: everywhere).
+    fn rules(&self, user: &User, namespace: &str) -> Vec<PolicyRule>;
 
-impl Authorizer for Fixed {
-    fn allows(&self, user: &User, request: &RequestInfo) -> bool {
-        if user.device.is_some() {
-            return request.path.starts_with(DEVICE_SERVICE);
-        }
-        if user.is_in(MASTERS) {
-            return true;
-        }
-        if user.name == CONTROLLERS {
-            let secret = request
-                .target
-                .as_ref()
-                .is_some_and(|target| target.resource == "secrets");
-            let removes = matches!(request.verb, Verb::Delete | Verb::DeleteCollection);
-            return !secret || request.metadata_only || removes;
-        }
-        // Everybody who is known may look around, as with upstream's discovery role.
-        request.target.is_none() && request.verb == Verb::Get && !request.path.starts_with("/metrics")
-    }
+    /// The rules of a role: of a namespace, or a ClusterRole where the namespace is empty.
+    fn role(&self, namespace: &str, name: &str) -> Option<Vec<PolicyRule>>;
 }
 
 /// The text of a refusal, in upstream's words.
-pub(crate) fn refusal(user: &User, request: &RequestInfo) -> String {
+pub(crate) fn refusal(user: &User, request: &Attributes<'_>, why: &str) -> String {
     let name = &user.name;
-    let verb = request.verb.as_str();
-    let Some(target) = &request.target else {
-        return format!("forbidden: User {name:?} cannot {verb} path {:?}", request.path);
-    };
-    let qualified = if target.group.is_empty() {
-        target.resource.clone()
+    let verb = request.verb;
+    let why = if why.is_empty() {
+        String::new()
     } else {
-        format!("{}.{}", target.resource, target.group)
+        format!(": {why}")
     };
-    let object = target
-        .name
-        .as_ref()
-        .map(|name| format!(" {name:?}"))
-        .unwrap_or_default();
-    let part = target
-        .subresource
-        .as_ref()
-        .map(|part| format!("/{part}"))
-        .unwrap_or_default();
-    let place = if target.namespace.is_empty() {
+    if request.resource.is_empty() {
+        return format!(
+            "forbidden: User {name:?} cannot {verb} path {:?}{why}",
+            request.path
+        );
+    }
+    let qualified = if request.group.is_empty() {
+        request.resource.to_owned()
+    } else {
+        format!("{}.{}", request.resource, request.group)
+    };
+    let object = if request.name.is_empty() {
+        String::new()
+    } else {
+        format!(" {:?}", request.name)
+    };
+    let part = if request.subresource.is_empty() {
+        String::new()
+    } else {
+        format!("/{}", request.subresource)
+    };
+    let place = if request.namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
-        format!("in the namespace {:?}", target.namespace)
+        format!("in the namespace {:?}", request.namespace)
     };
     format!(
-        "{qualified}{object} is forbidden: User {name:?} cannot {verb} resource \"{}{part}\" in API group {:?} {place}",
-        target.resource, target.group
+        "{qualified}{object} is forbidden: User {name:?} cannot {verb} resource \"{}{part}\" in API group {:?} {place}{why}",
+        request.resource, request.group
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use http::Method;
-
-    use super::*;
-    use crate::authn::Device;
-
-    fn user(name: &str, groups: &[&str], device: bool) -> User {
-        User {
-            name: name.to_owned(),
-            groups: groups.iter().map(|g| (*g).to_owned()).collect(),
-            device: device.then(|| Device {
-                name: "pi".to_owned(),
-                uid: "u".to_owned(),
-            }),
-        }
-    }
-
-    fn request(method: Method, path: &str) -> RequestInfo {
-        RequestInfo::new(&method, &path.parse().unwrap(), false)
-    }
-
-    #[test]
-    fn the_fixed_rules() {
-        let secrets = request(Method::GET, "/api/v1/namespaces/web/secrets/a");
-        let tasks = request(Method::POST, "/apis/panda.dev/v1alpha1/namespaces/web/tasks");
-        let session = request(Method::POST, "/panda.agentlet.v1.Agentlet/Session");
-        let discovery = request(Method::GET, "/apis");
-        let rows = [
-            (user("admin", &[MASTERS], false), [true, true, true, true]),
-            (user(CONTROLLERS, &[], false), [false, true, true, true]),
-            (
-                user("panda:device:pi", &[MASTERS], true),
-                [false, false, true, false],
-            ),
-            (user("jo", &["staff"], false), [false, false, false, true]),
-        ];
-        for (user, want) in rows {
-            let got = [&secrets, &tasks, &session, &discovery].map(|request| Fixed.allows(&user, request));
-            assert_eq!(got, want, "{}", user.name);
-        }
-    }
-
-    #[test]
-    fn a_refusal_says_who_what_and_where() {
-        let jo = user("viewer", &[], false);
-        let tasks = request(Method::POST, "/apis/panda.dev/v1alpha1/namespaces/x/tasks");
-        assert_eq!(
-            refusal(&jo, &tasks),
-            "tasks.panda.dev is forbidden: User \"viewer\" cannot create resource \"tasks\" in API group \
-             \"panda.dev\" in the namespace \"x\""
-        );
-        let device = request(Method::DELETE, "/apis/panda.dev/v1alpha1/devices/pi");
-        assert!(refusal(&jo, &device).ends_with("at the cluster scope"));
-        assert!(refusal(&jo, &device).starts_with("devices.panda.dev \"pi\" is forbidden"));
-    }
 }

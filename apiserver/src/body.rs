@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::filters::{BodyLimit, too_large};
 use crate::negotiate::Encoding;
+use crate::protobuf;
 use crate::registry::FieldValidation;
 use crate::respond::Failure;
 
@@ -47,6 +48,10 @@ pub(crate) fn decode(
             .map_err(|error| Failure::bad_request(format!("the body is not JSON: {error}")))?,
         Encoding::Yaml => json::Document {
             value: yaml(bytes)?,
+            duplicates: Vec::new(),
+        },
+        Encoding::Protobuf => json::Document {
+            value: protobuf::read(bytes).map_err(|error| Failure::bad_request(error.to_string()))?,
             duplicates: Vec::new(),
         },
     };

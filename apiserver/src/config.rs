@@ -33,6 +33,74 @@ pub struct Config {
     /// How long Events live.
     #[serde(default = "default_event_ttl")]
     pub event_ttl: Duration,
+    /// Leases of devices and runs.
+    #[serde(default)]
+    pub leases: Leases,
+    /// Certificates of devices.
+    #[serde(default)]
+    pub certificates: Certificates,
+}
+
+/// How devices get certificates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Certificates {
+    /// How long a device's certificate is good, 1 s to 10 years. A device renews it after two thirds of that.
+    pub device_life: Duration,
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self {
+            device_life: Duration::from_secs(90 * 24 * 3600),
+        }
+    }
+}
+
+impl Certificates {
+    fn validate(&self) -> Result<(), Error> {
+        if (1..=10 * 365 * 24 * 3600).contains(&self.device_life.get().as_secs()) {
+            Ok(())
+        } else {
+            Err(Error::DeviceLife {
+                found: self.device_life.to_string(),
+            })
+        }
+    }
+}
+
+/// How leases are granted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Leases {
+    /// How long a grant lasts, counted from when the device sent its renewal; whole seconds, 1 s to 1 h. It stands in
+    /// each Lease and is told with each grant, so that devices and observers need no configuration of their own.
+    #[serde(rename = "grantTTL")]
+    pub grant_ttl: Duration,
+    /// How far the wall clock of a device may be off before its condition `ClockSkew` says so.
+    pub max_clock_skew: Duration,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            grant_ttl: Duration::from_secs(40),
+            max_clock_skew: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Leases {
+    fn validate(&self) -> Result<(), Error> {
+        let ttl = self.grant_ttl.get();
+        if ttl.subsec_nanos() == 0 && (1..=3600).contains(&ttl.as_secs()) {
+            Ok(())
+        } else {
+            Err(Error::GrantTtl {
+                found: self.grant_ttl.to_string(),
+            })
+        }
+    }
 }
 
 /// Bounds of the server. Beyond them it answers that it is busy; it never takes more.
@@ -41,6 +109,9 @@ pub struct Config {
 pub struct Limits {
     /// Open connections.
     pub connections: usize,
+    /// Those of clients that show no certificate, handshakes included; never more than three quarters of all. When they
+    /// are taken, the oldest on which nothing is being answered makes room for the next.
+    pub anonymous_connections: usize,
     /// Open connections of one address that is not loopback.
     pub connections_per_peer: usize,
     /// Requests being answered at a time, watches and logs left out.
@@ -55,6 +126,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Time for the headers of a request; also how long an unused connection stays open.
     pub header_timeout: Duration,
+    /// How long a client may leave an answer unread: within this time it has to take the next 64 KiB.
+    pub stall_timeout: Duration,
     /// Time for a request, watches and logs left out.
     pub request_timeout: Duration,
     /// Time that open requests have to end when the server stops.
@@ -65,6 +138,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
+            anonymous_connections: 4096,
             connections_per_peer: 1024,
             requests_in_flight: 512,
             long_requests: 16_384,
@@ -72,9 +146,18 @@ impl Default for Limits {
             header_bytes: 64 << 10,
             handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl Limits {
+    /// Connections without a certificate: some places are always left for those with one.
+    pub(crate) fn most_anonymous(&self) -> usize {
+        self.anonymous_connections
+            .min((self.connections - self.connections / 4).max(1))
     }
 }
 
@@ -101,6 +184,18 @@ pub enum Error {
         /// The bound.
         field: &'static str,
     },
+    /// Certificates of that length are no good.
+    #[error("certificates.deviceLife is {found}, want 1s to 87600h")]
+    DeviceLife {
+        /// What it says.
+        found: String,
+    },
+    /// Grants of that length are no good.
+    #[error("leases.grantTTL is {found}, want whole seconds from 1s to 1h")]
+    GrantTtl {
+        /// What it says.
+        found: String,
+    },
 }
 
 impl Config {
@@ -114,13 +209,15 @@ impl Config {
             tls_names: Vec::new(),
             limits: Limits::default(),
             event_ttl: default_event_ttl(),
+            leases: Leases::default(),
+            certificates: Certificates::default(),
         }
     }
 
     /// Checks what the types cannot say.
     ///
     /// # Errors
-    /// When the object is another one, or a bound is zero.
+    /// When the object is another one, a bound is zero, or grants have no sensible length.
     pub fn validate(&self) -> Result<(), Error> {
         if self.api_version != API_VERSION || self.kind != KIND {
             return Err(Error::Kind {
@@ -130,6 +227,7 @@ impl Config {
         let limits = &self.limits;
         let counts = [
             ("connections", limits.connections),
+            ("anonymousConnections", limits.anonymous_connections),
             ("connectionsPerPeer", limits.connections_per_peer),
             ("requestsInFlight", limits.requests_in_flight),
             ("longRequests", limits.long_requests),
@@ -139,6 +237,7 @@ impl Config {
         let times = [
             ("handshakeTimeout", &limits.handshake_timeout),
             ("headerTimeout", &limits.header_timeout),
+            ("stallTimeout", &limits.stall_timeout),
             ("requestTimeout", &limits.request_timeout),
         ];
         let zero = counts.iter().find(|(_, n)| *n == 0).map(|(field, _)| *field);
@@ -150,7 +249,7 @@ impl Config {
         });
         match zero {
             Some(field) => Err(Error::Zero { field }),
-            None => Ok(()),
+            None => self.leases.validate().and_then(|()| self.certificates.validate()),
         }
     }
 }
@@ -174,6 +273,17 @@ mod tests {
             zero.validate().unwrap_err().to_string(),
             "limits.bodyBytes must not be zero"
         );
+        for (ttl, good) in [
+            ("1s", true),
+            ("1h", true),
+            ("0s", false),
+            ("1500ms", false),
+            ("2h", false),
+        ] {
+            let leases = format!("\"/d\",\"leases\":{{\"grantTTL\":\"{ttl}\"}}");
+            let config: Config = serde_json::from_str(&text.replace("\"/d\"", &leases)).unwrap();
+            assert_eq!(config.validate().is_ok(), good, "{ttl}");
+        }
         let other = Config {
             kind: "Task".to_owned(),
             ..config

@@ -1,14 +1,17 @@
 //! The REST endpoints, generic over the kinds.
 //!
 //! One handler takes every request that no other route claims, looks up what it is about, and hands it to the
-//! verb. Nothing here knows a single kind.
+//! verb. Only `certificates` knows a single kind.
 
+pub(crate) mod certificates;
 pub(crate) mod delete;
 pub(crate) mod discovery;
 pub(crate) mod forms;
 pub(crate) mod health;
 pub(crate) mod openapi;
 pub(crate) mod read;
+pub(crate) mod reviews;
+pub(crate) mod token;
 pub(crate) mod watch;
 pub(crate) mod write;
 
@@ -17,9 +20,13 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
+use panda_api::meta::Reason;
 use panda_api::scheme::KindInfo;
 use tokio_util::sync::CancellationToken;
 
+use crate::authn::{AccountTokens, Bearers, User};
+use crate::authz::Authorizer;
+use crate::certificates::Certificates;
 use crate::filters::{BodyLimit, Traceparent, Warnings};
 use crate::metrics::{Metrics, SharedRegistry};
 use crate::query::Params;
@@ -30,6 +37,10 @@ use crate::respond::Failure;
 /// What the handlers share.
 pub(crate) struct Api {
     pub(crate) registry: Registry,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) bearers: Bearers,
+    pub(crate) accounts: AccountTokens,
+    pub(crate) certificates: Arc<Certificates>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) process_metrics: SharedRegistry,
     pub(crate) discovery: discovery::Documents,
@@ -54,6 +65,13 @@ impl Call {
 
     pub(crate) fn namespace(&self) -> &str {
         &self.target.namespace
+    }
+
+    /// Who asks.
+    pub(crate) fn user(&self) -> Result<Arc<User>, Failure> {
+        let user = self.parts.extensions.get::<User>();
+        user.map(|user| Arc::new(user.clone()))
+            .ok_or_else(|| Failure::new(Reason::Unauthorized, "Unauthorized"))
     }
 
     pub(crate) fn body_limit(&self) -> BodyLimit {
@@ -100,10 +118,17 @@ async fn route(api: &Arc<Api>, request: Request) -> Result<Response, Failure> {
         parts,
         warnings,
     };
+    if reviews::is_review(kind) {
+        return match (info.verb, &call.target.name) {
+            (Verb::Create, None) if in_its_scope(&call) => reviews::create(api, &call, body).await,
+            _ => Err(Failure::no_method()),
+        };
+    }
     if call.target.name.is_none() {
         return match info.verb {
             Verb::List => read::list(api, &call).await,
             Verb::Watch => watch::watch(api, &call).await,
+            Verb::Create if certificates::is_request(kind) => certificates::create(api, &call, body).await,
             // Namespaced objects are made in their namespace, not from above.
             Verb::Create if in_its_scope(&call) => write::create(api, &call, body).await,
             Verb::DeleteCollection if in_its_scope(&call) => delete::collection(api, &call, body).await,
@@ -114,6 +139,19 @@ async fn route(api: &Arc<Api>, request: Request) -> Result<Response, Failure> {
         return Err(Failure::no_route());
     }
     let subresource = call.target.subresource.as_deref();
+    if token::is_token(&call) {
+        return match info.verb {
+            Verb::Create => token::create(api, &call, body).await,
+            _ => Err(Failure::no_method()),
+        };
+    }
+    if certificates::is_request(kind) && subresource == Some("approval") {
+        return match info.verb {
+            Verb::Update => certificates::approval(api, &call, body).await,
+            Verb::Get => read::get(api, &call).await,
+            _ => Err(Failure::no_method()),
+        };
+    }
     let part = write::part(kind, subresource).ok_or_else(Failure::no_route)?;
     match (info.verb, subresource) {
         (Verb::Get, None | Some("status")) => read::get(api, &call).await,

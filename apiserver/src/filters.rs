@@ -1,6 +1,7 @@
 //! The chain that every request goes through, outermost first.
 
 mod access;
+mod impersonate;
 mod limits;
 mod panic;
 mod trace;
@@ -12,9 +13,11 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use panda_api::meta::{Clock, IdSource};
 
+use crate::authn::Bearers;
 use crate::authz::Authorizer;
 use crate::config::Limits;
 use crate::metrics::Metrics;
+use crate::registry::Registry;
 
 pub(crate) use access::health_path;
 pub(crate) use limits::{BodyLimit, too_large};
@@ -27,6 +30,8 @@ pub(crate) struct Filters {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) bearers: Bearers,
+    pub(crate) registry: Registry,
     pub(crate) limits: Limits,
 }
 
@@ -37,6 +42,8 @@ impl Filters {
         let access = Arc::new(access::Access {
             clock: self.clock,
             authorizer: self.authorizer,
+            bearers: self.bearers,
+            registry: self.registry,
         });
         let trace = Arc::new(trace::Trace {
             ids: self.ids,

@@ -14,6 +14,8 @@
 //! | [`request`], [`respond`] | what a request is about; answers and failures |
 //! | [`patch`] | merge patch and JSON patch |
 //! | [`telemetry`] | logs and traces of a process, for binaries |
+//! | `certificates` | join tokens, requests for certificates, the signer of devices |
+//! | `protobuf` | Kubernetes' protobuf bodies of the kinds that stock clients send so |
 //! | `filters` | the chain that every request goes through, as a list |
 //! | `endpoints` | the verbs, discovery, OpenAPI, health |
 //! | `listener` | the accept loop |
@@ -23,7 +25,9 @@ pub mod agentlet;
 pub mod authn;
 pub mod authz;
 mod body;
+mod certificates;
 pub mod config;
+pub mod control_plane;
 mod endpoints;
 mod files;
 mod filters;
@@ -33,6 +37,7 @@ mod metrics;
 mod negotiate;
 pub mod patch;
 pub mod pki;
+mod protobuf;
 mod query;
 pub mod registry;
 pub mod request;

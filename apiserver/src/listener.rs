@@ -1,10 +1,13 @@
 //! The accept loop: bounded connections, bounded handshakes, HTTP/1.1 or HTTP/2 by ALPN, graceful end.
 
-use std::collections::HashMap;
+mod activity;
+mod places;
+
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,12 +18,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
+
+use activity::{Activity, Answer, Over};
+use places::{Place, Places};
 
 use crate::authn::Peer;
 use crate::config::Limits;
@@ -28,10 +32,14 @@ use crate::metrics::Metrics;
 
 /// Streams that one HTTP/2 connection may have open.
 const STREAMS: u32 = 256;
+/// Bytes that one stream of HTTP/2 may have waiting to be sent.
+const SEND_BUFFER: usize = 128 << 10;
 /// How often an idle HTTP/2 connection is asked whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Wait after the system gave no connection (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time that a connection that is no longer used has to end in good order.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// Most headers of a request.
 const HEADERS: usize = 100;
 
@@ -42,51 +50,11 @@ pub(crate) struct Listener {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Open connections of each address.
-#[derive(Default)]
-struct Peers(Mutex<HashMap<IpAddr, usize>>);
-
-/// One connection's place among those of its address.
-struct Place {
-    peers: Arc<Peers>,
-    address: IpAddr,
-}
-
-impl Peers {
-    fn enter(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Place> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_insert(0);
-        // Everything on this machine shares one address.
-        if *count >= most && !address.is_loopback() {
-            return None;
-        }
-        *count += 1;
-        drop(open);
-        Some(Place {
-            peers: Arc::clone(self),
-            address,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.peers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
-    }
-}
-
 impl Listener {
     /// Serves until `stop`; then lets open requests end, for a while.
     pub(crate) async fn run(self, listener: TcpListener, stop: CancellationToken) {
         let drain = self.limits.drain_timeout.get();
-        let open = Arc::new(Semaphore::new(self.limits.connections));
-        let peers = Arc::new(Peers::default());
+        let places = Places::new(&self.limits);
         let tracker = TaskTracker::new();
         // Cut after the drain time, whatever a connection is doing.
         let cut = CancellationToken::new();
@@ -107,27 +75,26 @@ impl Listener {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            let Some(place) = places.enter(address.ip()) else {
                 shared.metrics.refused_connection();
                 tracing::debug!(%address, "connection refused, too many are open");
                 continue;
             };
-            let Some(place) = peers.enter(address.ip(), shared.limits.connections_per_peer) else {
-                shared.metrics.refused_connection();
-                tracing::debug!(%address, "connection refused, too many of this address are open");
-                continue;
-            };
             let (shared, stop, cut) = (Arc::clone(&shared), stop.clone(), cut.clone());
             tracker.spawn(async move {
+                let place_lost = place.cut.clone();
                 tokio::select! {
                     () = cut.cancelled() => {}
-                    result = shared.connection(stream, address, stop) => {
+                    () = place_lost.cancelled() => {
+                        shared.metrics.refused_connection();
+                        tracing::debug!(%address, "connection cut, too many without a certificate are open");
+                    }
+                    result = shared.connection(stream, address, place, stop) => {
                         if let Err(error) = result {
                             tracing::debug!(%address, %error, "connection ended");
                         }
                     }
                 }
-                drop((permit, place));
             });
         }
         drop(listener);
@@ -146,6 +113,7 @@ impl Listener {
         &self,
         stream: TcpStream,
         address: SocketAddr,
+        mut place: Place,
         stop: CancellationToken,
     ) -> Result<(), String> {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -158,74 +126,76 @@ impl Listener {
         };
         let (_, session) = stream.get_ref();
         let peer = match session.peer_certificates().and_then(<[_]>::first) {
-            Some(certificate) => Peer::from_certificate(certificate),
+            Some(certificate) => {
+                place.is_known();
+                Peer::from_certificate(certificate)
+            }
             None => Peer::anonymous(),
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
         let _open = self.metrics.connection();
-        let router = self.router.clone();
+        let (router, activity) = (self.router.clone(), Arc::clone(&place.activity));
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            answer(router.clone(), request, peer.clone(), address)
+            answer(
+                router.clone(),
+                request,
+                peer.clone(),
+                address,
+                Arc::clone(&activity),
+            )
         });
         let io = TokioIo::new(stream);
         if http2 {
-            self.http2(io, service, stop).await
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS)
+                .max_send_buf_size(SEND_BUFFER)
+                .max_header_list_size(u32::try_from(self.limits.header_bytes).unwrap_or(u32::MAX))
+                .keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE);
+            let connection = std::pin::pin!(builder.serve_connection(io, service));
+            self.serve(connection, http2::Connection::graceful_shutdown, &place, stop)
+                .await
         } else {
-            self.http1(io, service, stop).await
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(self.limits.header_timeout.get())
+                .max_headers(HEADERS)
+                // The smallest that hyper takes is 8 KiB.
+                .max_buf_size(self.limits.header_bytes.max(8 << 10));
+            let connection = std::pin::pin!(builder.serve_connection(io, service));
+            self.serve(connection, http1::Connection::graceful_shutdown, &place, stop)
+                .await
         }
     }
 
-    async fn http1<S>(
+    /// Until it ends, the server stops, or it has to end.
+    async fn serve<C: Future<Output = hyper::Result<()>>>(
         &self,
-        io: TokioIo<TlsStream<TcpStream>>,
-        service: S,
+        mut connection: Pin<&mut C>,
+        shut_down: fn(Pin<&mut C>),
+        place: &Place,
         stop: CancellationToken,
-    ) -> Result<(), String>
-    where
-        S: hyper::service::HttpService<Incoming, ResBody = Body, Error = Infallible> + Send,
-        S::Future: Send,
-    {
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header_timeout.get())
-            .max_headers(HEADERS)
-            // The smallest that hyper takes is 8 KiB.
-            .max_buf_size(self.limits.header_bytes.max(8 << 10));
-        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    ) -> Result<(), String> {
+        let unused = self.limits.header_timeout.get();
+        let over = place.activity.over(unused, self.limits.stall_timeout.get());
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
+                shut_down(connection.as_mut());
                 connection.await
             }
-        };
-        result.map_err(|error| error.to_string())
-    }
-
-    async fn http2<S>(
-        &self,
-        io: TokioIo<TlsStream<TcpStream>>,
-        service: S,
-        stop: CancellationToken,
-    ) -> Result<(), String>
-    where
-        S: hyper::service::HttpService<Incoming, ResBody = Body, Error = Infallible> + Send,
-        S::Future: Send + 'static,
-    {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(u32::try_from(self.limits.header_bytes).unwrap_or(u32::MAX))
-            .keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE);
-        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        let result = tokio::select! {
-            result = connection.as_mut() => result,
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            over = over => {
+                if over == Over::Unread {
+                    return Err("an answer was not read in time".to_owned());
+                }
+                shut_down(connection.as_mut());
+                match tokio::time::timeout(FAREWELL, connection).await {
+                    Ok(result) => result,
+                    Err(_) => return Err("it was not used, and not ended by the client".to_owned()),
+                }
             }
         };
         result.map_err(|error| error.to_string())
@@ -237,11 +207,14 @@ async fn answer(
     request: Request<Incoming>,
     peer: Peer,
     address: SocketAddr,
+    activity: Arc<Activity>,
 ) -> Result<Response, Infallible> {
+    let busy = activity.begin();
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
     request.extensions_mut().insert(address);
-    router.oneshot(request).await
+    let response = router.oneshot(request).await?;
+    Ok(response.map(|body| Body::new(Answer::new(body, busy))))
 }
 
 #[expect(

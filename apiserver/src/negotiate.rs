@@ -118,6 +118,8 @@ fn one_form(entry: &Entry<'_>) -> Option<Form> {
 pub(crate) enum Encoding {
     Json,
     Yaml,
+    /// Kubernetes' protobuf, for the kinds that upstream's own clients send in it.
+    Protobuf,
 }
 
 /// The media type of a body, without parameters, lower case; nothing when the header is absent.
@@ -137,7 +139,11 @@ pub(crate) fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     match content_type(headers).as_deref() {
         None | Some("application/json") => Ok(Encoding::Json),
         Some("application/yaml" | "application/x-yaml" | "text/yaml") => Ok(Encoding::Yaml),
-        Some(other) => Err(unsupported(other, "application/json, application/yaml")),
+        Some("application/vnd.kubernetes.protobuf") => Ok(Encoding::Protobuf),
+        Some(other) => Err(unsupported(
+            other,
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        )),
     }
 }
 
@@ -204,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_a_type_is_json_and_protobuf_is_refused() {
+    fn a_body_without_a_type_is_json_and_unknown_types_are_refused() {
         let mut headers = HeaderMap::new();
         assert_eq!(encoding(&headers).unwrap(), Encoding::Json);
         headers.insert(
@@ -218,6 +224,8 @@ mod tests {
             CONTENT_TYPE,
             HeaderValue::from_static("application/vnd.kubernetes.protobuf"),
         );
+        assert_eq!(encoding(&headers).unwrap(), Encoding::Protobuf);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
         assert_eq!(encoding(&headers).unwrap_err().status().code, 415);
     }
 }

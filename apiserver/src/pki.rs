@@ -3,6 +3,7 @@
 //! Everything lives in one folder. A key and its certificate share one file (`server.pem`), so that a crash can
 //! never leave one without the other; `ca.crt` is the public half of the authority, for people to copy.
 
+mod device;
 mod kubeconfig;
 mod subject;
 #[cfg(test)]
@@ -350,16 +351,28 @@ fn make_ca(clock: &dyn Clock, ids: &dyn IdSource) -> Result<Identity, Error> {
     })
 }
 
-fn set_life(params: &mut CertificateParams, clock: &dyn Clock, ids: &dyn IdSource, life: Duration) {
+fn set_life(params: &mut CertificateParams, clock: &dyn Clock, ids: &dyn IdSource, lasts: Duration) {
+    // A device whose clock is a little behind must be able to connect at once.
+    life(params, clock, ids, DAY, lasts);
+}
+
+/// Sets subject, life and serial number; the end, in seconds since 1970.
+fn life(
+    params: &mut CertificateParams,
+    clock: &dyn Clock,
+    ids: &dyn IdSource,
+    before: Duration,
+    lasts: Duration,
+) -> i64 {
     params.distinguished_name = rcgen::DistinguishedName::new();
     let now = Duration::from_secs(u64::try_from(clock.now().as_second()).unwrap_or(0));
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    // A device whose clock is a little behind must be able to connect at once.
-    params.not_before = epoch + now.saturating_sub(DAY);
-    params.not_after = epoch + now + life;
+    params.not_before = epoch + now.saturating_sub(Duration::from_secs(before.as_secs()));
+    params.not_after = epoch + now + lasts;
     let mut serial = *ids.uuid().as_bytes();
     serial[0] &= 0x7f;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
+    i64::try_from((now + lasts).as_secs()).unwrap_or(i64::MAX)
 }
 
 fn write_identity(path: &Path, identity: &Identity) -> Result<(), Error> {

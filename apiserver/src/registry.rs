@@ -41,10 +41,10 @@ pub(crate) use error::cause;
 pub use error::{Error, Resource};
 pub use filter::Filter;
 pub use kinds::{Kind, is_custom, key, scope};
-pub use meta::Preconditions;
+pub use meta::{Preconditions, Propagation};
 pub use read::{AtVersion, ListOptions, ObjectList};
 pub use seal::{KeyError, Sealer};
-pub use write::{Effect, FieldValidation, ModifyFn, Part, Write, WriteOptions, Written};
+pub use write::{Admit, Admitting, Effect, FieldValidation, ModifyFn, Part, Write, WriteOptions, Written};
 
 /// One version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

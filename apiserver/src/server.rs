@@ -1,11 +1,12 @@
 //! The server, put together.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
+use http::Uri;
 use panda_api::meta::{Clock, IdSource};
 use panda_api::{Secret, scheme};
 use panda_store::Store;
@@ -13,9 +14,11 @@ use panda_store::compactor::{Compactor, Policy};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::authz::{Authorizer, Fixed};
+use crate::authn::{self, AccountTokens, Bearers, RunTokens, TokenAuthenticator, TokenKey};
+use crate::authz::{self, Authorizer, Rbac};
+use crate::certificates::{Certificates, JoinTokens, Renewals};
 use crate::config::{self, Config};
-use crate::endpoints::{Api, discovery, dispatch, health, openapi};
+use crate::endpoints::{Api, certificates, discovery, dispatch, health, openapi};
 use crate::filters::Filters;
 use crate::housekeeping::Housekeeping;
 use crate::listener::Listener;
@@ -29,6 +32,8 @@ use crate::tls;
 const PKI_DIR: &str = "pki";
 /// The key that seals Secrets, inside the data folder.
 const SECRETS_KEY: &str = "secrets.key";
+/// The key that signs tokens, inside the data folder.
+const TOKENS_KEY: &str = "tokens.key";
 
 /// Why a server could not be built or run.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +50,14 @@ pub enum Error {
     /// The key of the Secrets cannot be had.
     #[error("cannot open the key that seals Secrets")]
     Sealer(#[from] KeyError),
+    /// The key of the tokens cannot be had.
+    #[error("cannot open the key that signs tokens")]
+    Tokens(#[from] authn::KeyError),
     /// A stored Secret cannot be opened.
     #[error("the Secrets in the store were sealed with another key")]
     OtherKey(#[source] Box<registry::Error>),
     /// The first objects cannot be made.
-    #[error("cannot make the first namespaces")]
+    #[error("cannot make the first objects")]
     Bootstrap(#[from] registry::Error),
 }
 
@@ -96,8 +104,12 @@ pub struct Server {
     deps: Deps,
     registry: Registry,
     pki: Arc<Pki>,
+    certificates: Arc<Certificates>,
     tls: Arc<rustls::ServerConfig>,
-    authorizer: Arc<dyn Authorizer>,
+    rbac: Rbac,
+    accounts: AccountTokens,
+    run_tokens: RunTokens,
+    bearers: Bearers,
     routes: Router,
 }
 
@@ -127,20 +139,42 @@ impl Server {
         }
         let identity = pki.server(&names)?;
         let tls = tls::server_config(&identity, pki.ca_certificate_pem(), Arc::clone(&deps.clock))?;
-        let sealer = Sealer::open(&key_path(&config.data_dir))?;
+        let sealer = Sealer::open(&config.data_dir.join(SECRETS_KEY))?;
+        let token_key = Arc::new(TokenKey::open(&config.data_dir.join(TOKENS_KEY))?);
         let registry = Registry::new(
             Arc::clone(&deps.store),
             sealer,
             Arc::clone(&deps.clock),
             Arc::clone(&deps.ids),
         );
+        let run_tokens = RunTokens::new(Arc::clone(&token_key), registry.clone());
+        let accounts = AccountTokens::new(token_key, registry.clone());
+        let mut bearers = Bearers::default();
+        let pki = Arc::new(pki);
+        let certificates = Arc::new(Certificates::new(
+            Arc::clone(&deps.store),
+            Arc::clone(&pki),
+            Arc::clone(&deps.clock),
+            Arc::clone(&deps.ids),
+            config.certificates.device_life.get(),
+        ));
+        bearers.extend(vec![
+            Arc::new(run_tokens.clone()),
+            Arc::new(accounts.clone()),
+            Arc::new(JoinTokens(Arc::clone(&certificates))),
+            Arc::new(Renewals(Arc::clone(&certificates))),
+        ]);
         Ok(Self {
             config,
             deps,
             registry,
-            pki: Arc::new(pki),
+            pki,
+            certificates,
             tls,
-            authorizer: Arc::new(Fixed),
+            rbac: Rbac::default(),
+            accounts,
+            run_tokens,
+            bearers,
             routes: Router::new(),
         })
     }
@@ -157,10 +191,16 @@ impl Server {
         Arc::clone(&self.pki)
     }
 
-    /// Other rules than [`Fixed`].
+    /// Makes and checks the tokens of Runs.
     #[must_use]
-    pub fn with_authorizer(mut self, authorizer: Arc<dyn Authorizer>) -> Self {
-        self.authorizer = authorizer;
+    pub fn run_tokens(&self) -> RunTokens {
+        self.run_tokens.clone()
+    }
+
+    /// Further kinds of tokens, asked after the server's own.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Vec<Arc<dyn TokenAuthenticator>>) -> Self {
+        self.bearers.extend(tokens);
         self
     }
 
@@ -178,6 +218,9 @@ impl Server {
     /// When the first objects cannot be made.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
         self.registry.bootstrap().await?;
+        authz::bootstrap(&self.registry).await?;
+        self.rbac.load(&self.registry).await?;
+        let authorizer: Arc<dyn Authorizer> = Arc::new(self.rbac.clone());
         // Another key would make every list of Secrets fail later, and new ones unreadable for the old key.
         let one = ListOptions {
             limit: Some(1),
@@ -190,6 +233,10 @@ impl Server {
         let metrics = Metrics::new(&self.deps.metrics);
         let api = Arc::new(Api {
             registry: self.registry.clone(),
+            authorizer: Arc::clone(&authorizer),
+            bearers: self.bearers.clone(),
+            accounts: self.accounts,
+            certificates: Arc::clone(&self.certificates),
             metrics: Arc::clone(&metrics),
             process_metrics: Arc::clone(&self.deps.metrics),
             discovery: discovery::Documents::new(),
@@ -203,7 +250,9 @@ impl Server {
             clock: Arc::clone(&self.deps.clock),
             ids: Arc::clone(&self.deps.ids),
             metrics: Arc::clone(&metrics),
-            authorizer: self.authorizer,
+            authorizer,
+            registry: self.registry.clone(),
+            bearers: self.bearers,
             limits: self.config.limits.clone(),
         };
         let serving = Listener {
@@ -213,7 +262,7 @@ impl Server {
             metrics,
         };
         let housekeeping = Housekeeping {
-            registry: self.registry,
+            registry: self.registry.clone(),
             event_ttl: self.config.event_ttl.get(),
         };
         if let Ok(address) = listener.local_addr() {
@@ -223,6 +272,8 @@ impl Server {
         tokio::join!(
             serving.run(listener, stop.clone()),
             housekeeping.run(stop.clone()),
+            self.rbac.run(&self.registry, stop.clone()),
+            self.certificates.run(stop.clone()),
             compactor.run(stop)
         );
         tracing::info!("API server has stopped");
@@ -230,12 +281,14 @@ impl Server {
     }
 }
 
-fn key_path(data_dir: &Path) -> std::path::PathBuf {
-    data_dir.join(SECRETS_KEY)
-}
-
 fn routes(api: Arc<Api>) -> Router {
+    let signer = Arc::clone(&api.certificates);
+    let make_token = post(move |uri: Uri, body: Bytes| {
+        let signer = Arc::clone(&signer);
+        async move { certificates::make_token(&signer, &uri, body).await }
+    });
     Router::new()
+        .route(certificates::JOIN_TOKENS, make_token)
         .route("/healthz", get(health::live))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))

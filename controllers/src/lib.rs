@@ -9,23 +9,28 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`config`] | the configuration file of `panda-controllers`
 //! | [`framework`] | plans, their one executor, object targets |
 //! | [`manager`] | all controllers over one client: start here |
-//! | [`device`] | whether a Device is Ready, by its heartbeat |
+//! | [`device`] | whether a Device is Ready, by its heartbeat; runs of one that is out of reach |
 //! | [`gc`] | dependents of what is gone |
 //! | [`namespace`] | emptying Namespaces that are being deleted |
 //! | [`scheduler`] | which device makes a Run: filters, scores, bindings |
+//! | [`taint`] | Runs that leave a device because of a `NoExecute` taint |
 //! | [`task`] | Runs of a Task: attempts, retries, deadline, cancellation, acceptance, publication |
 
 pub mod agent;
+pub mod config;
 pub mod device;
 pub mod framework;
 pub mod gc;
 pub mod manager;
 pub mod namespace;
 pub mod scheduler;
+pub mod taint;
 pub mod task;
 
+pub use config::ControllersConfiguration;
 pub use manager::Manager;
 
 #[cfg(test)]

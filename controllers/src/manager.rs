@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::framework::{Kind, Runner, resource};
 use crate::gc::wiring::Collector;
 use crate::task::wiring::BY_NAMESPACE;
-use crate::{agent, device, namespace, scheduler, task};
+use crate::{agent, device, namespace, scheduler, taint, task};
 
 /// How the controllers behave.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Config {
     pub resync: Option<Duration>,
     /// How many events are told.
     pub events: Limits,
+    /// When a run is taken away from a device that is out of reach.
+    pub lost: device::Lost,
 }
 
 impl Default for Config {
@@ -34,11 +36,13 @@ impl Default for Config {
             controller: controller::Config::default(),
             resync: Some(Duration::from_secs(600)),
             events: Limits::default(),
+            lost: device::Lost::default(),
         }
     }
 }
 
-/// All controllers. One at a time may run against a server: leader election comes with several servers.
+/// All controllers. One at a time should run against a server, see [`panda_client::runtime::leader`]; two do no harm, for
+/// every write has a precondition or a name that can exist once, but they get in each other's way.
 #[derive(Debug)]
 pub struct Manager {
     client: Client,
@@ -126,6 +130,19 @@ impl Manager {
             config(),
             token(),
         );
+        let taint = taint::wiring::run(devices.clone(), runs.clone(), runner.clone(), config(), token());
+        let lost = device::lost::wiring::run(
+            device::lost::wiring::Caches {
+                runs: runs.clone(),
+                leases: leases.clone(),
+                devices: devices.clone(),
+            },
+            self.config.lost.clone(),
+            runner.clone(),
+            clock(),
+            config(),
+            token(),
+        );
         let agent = agent::wiring::run(
             agents.clone(),
             devices.clone(),
@@ -155,6 +172,8 @@ impl Manager {
         parts.spawn(task);
         parts.spawn(scheduler);
         parts.spawn(device);
+        parts.spawn(taint);
+        parts.spawn(lost);
         parts.spawn(agent);
         parts.spawn(namespace);
         parts.spawn(gc);

@@ -10,8 +10,11 @@
 //! 4. What does not change is not written.
 //! 5. Urgency is `priority` plus one for each minute of waiting, so nothing waits for ever behind more important work;
 //!    a Run that has starved for resources gets a device held free for it.
+//! 6. What no device has is said at once: see `absent`.
 
+mod absent;
 mod load;
+mod memory;
 mod plan;
 mod plugins;
 mod score;
@@ -21,3 +24,4 @@ pub(crate) mod wiring;
 mod tests;
 
 pub use plan::{View, plan};
+pub(crate) use plugins::tolerates;

@@ -14,6 +14,7 @@
 //! Deadline: it bounds attempts and waiting for them. Publication of an accepted result and a result in Review are
 //! past it: nothing works there any more, and ending them would only throw a result away.
 
+mod announced;
 mod attempt;
 mod candidates;
 mod deadline;
@@ -29,6 +30,7 @@ pub(crate) mod wiring;
 #[cfg(test)]
 mod tests;
 
+pub use announced::Announced;
 pub use attempt::run_name;
 pub use plan::plan;
 pub use view::View;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use panda_api::Resource;
-use panda_api::meta::Time;
+use panda_api::meta::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use crate::framework::execute::{Api, Error, Outcome, Verb, execute};
-use crate::framework::{Kind, Plan, Target};
+use crate::framework::{KINDS, Kind, Plan, Target};
 
 /// Plural, namespace, name.
 type Key = (&'static str, String, String);
@@ -38,6 +38,7 @@ struct State {
     /// Makes the uids of one world differ from those of another.
     seed: u32,
     now: Timestamp,
+    monotonic: std::time::Duration,
     objects: BTreeMap<Key, Value>,
     log: Vec<Change>,
     faults: Faults,
@@ -75,6 +76,12 @@ impl World {
     pub(crate) fn advance(&self, by: std::time::Duration) {
         let now = self.now();
         self.set_now(now.checked_add(by).unwrap());
+        self.state().monotonic += by;
+    }
+
+    /// Moves with `advance` alone.
+    pub(crate) fn monotonic(&self) -> std::time::Duration {
+        self.state().monotonic
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -255,17 +262,33 @@ impl State {
                     }
                 }
                 merge(&mut new, body);
+                let meta = &new["metadata"];
+                let held = meta["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+                if meta["deletionTimestamp"].is_string() && !held {
+                    self.drop_object(&key);
+                    return Ok(new);
+                }
                 Ok(self.store(target, &mut new, old.as_ref()))
             }
             Verb::Delete {
                 uid,
                 resource_version,
+                foreground,
             } => {
                 let mut new = found()?;
                 let meta = &new["metadata"];
                 if meta["uid"] != uid || resource_version.is_some_and(|rv| meta["resourceVersion"] != rv) {
                     return Err(conflict());
                 }
+                if foreground {
+                    let mut finalizers = new["metadata"]["finalizers"].take();
+                    match finalizers.as_array_mut() {
+                        Some(list) => list.push(json!("foregroundDeletion")),
+                        None => finalizers = json!(["foregroundDeletion"]),
+                    }
+                    new["metadata"]["finalizers"] = finalizers;
+                }
+                let meta = &new["metadata"];
                 if meta["finalizers"].as_array().is_some_and(|f| !f.is_empty()) {
                     new["metadata"]["deletionTimestamp"] = json!(Time(self.now));
                     return Ok(self.store(target, &mut new, old.as_ref()));
@@ -324,6 +347,28 @@ impl Api for World {
             }
         }
         result
+    }
+
+    async fn dependents(&self, owner: &Target, uid: &str) -> Result<Vec<(Target, ObjectMeta)>, Error> {
+        let state = self.state();
+        let mut found = Vec::new();
+        for ((plural, namespace, name), object) in &state.objects {
+            let meta: ObjectMeta = serde_json::from_value(object["metadata"].clone()).unwrap();
+            let within = owner.namespace.is_empty() || owner.namespace == *namespace;
+            if within && meta.owner_references.iter().any(|r| r.uid == uid) {
+                let kind = KINDS.into_iter().find(|kind| kind.plural == *plural).unwrap();
+                let (namespace, name) = (namespace.clone(), name.clone());
+                found.push((
+                    Target {
+                        kind,
+                        namespace,
+                        name,
+                    },
+                    meta,
+                ));
+            }
+        }
+        Ok(found)
     }
 
     async fn any(&self, kind: Kind, namespace: &str) -> Result<Option<String>, Error> {

@@ -1,12 +1,17 @@
-//! Reads what supervisors journalled about starts and ends, and says whether any task ran twice at a time.
+//! Says from the evidence whether anything was lost, doubled or left behind.
 //!
-//! Independent on purpose: it knows the lines of the file and nothing of the code that wrote them.
+//! Independent on purpose: it knows the lines of files and of the wire, and nothing of the code that wrote them. The
+//! evidence is what supervisors journalled about starts and ends (here), what agents wrote about themselves ([`beats`])
+//! and what the server told a watcher ([`history`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
+
+pub mod beats;
+pub mod history;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,16 +43,40 @@ pub struct Span {
     pub pid: i32,
 }
 
+/// A moment at which everything on a device was dead, as whoever killed it saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The device's data folder.
+    pub device: PathBuf,
+    /// Milliseconds since boot.
+    pub at: u64,
+}
+
 /// Everything that the journals below `folder` say, by task uid.
 ///
 /// # Errors
 /// When there is no journal, or one cannot be read.
 pub fn starts(folder: &Path) -> anyhow::Result<BTreeMap<String, Vec<Span>>> {
+    starts_and_deaths(folder, &[], &[])
+}
+
+/// The same, where devices died: nobody was left to write the end of what died with them. What lies in the folders
+/// `without` is not read: where nobody was left to enforce a grant, `protocol.md` allows that attempts overlap.
+///
+/// # Errors
+/// When there is no journal, or one cannot be read.
+pub fn starts_and_deaths(
+    folder: &Path,
+    deaths: &[Death],
+    without: &[PathBuf],
+) -> anyhow::Result<BTreeMap<String, Vec<Span>>> {
     let mut files = Vec::new();
     find(folder, &mut files)?;
     ensure!(!files.is_empty(), "no starts.jsonl below {}", folder.display());
     let mut tasks: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    files.retain(|file| !without.iter().any(|folder| file.starts_with(folder)));
     for file in files {
+        let mut of_file: BTreeMap<String, Vec<Span>> = BTreeMap::new();
         let text = std::fs::read_to_string(&file)?;
         let mut open: BTreeMap<(String, i32, u64), (String, usize)> = BTreeMap::new();
         for text in text.lines() {
@@ -55,7 +84,7 @@ pub fn starts(folder: &Path) -> anyhow::Result<BTreeMap<String, Vec<Span>>> {
                 serde_json::from_str(text).with_context(|| format!("{}: {text}", file.display()))?;
             let key = (line.boot_id.clone(), line.pid, line.starttime);
             if line.event == "start" {
-                let spans = tasks.entry(line.task.clone()).or_default();
+                let spans = of_file.entry(line.task.clone()).or_default();
                 open.insert(key, (line.task, spans.len()));
                 let (run, attempt, start, pid) = (line.run, line.attempt, line.boottime, line.pid);
                 spans.push(Span {
@@ -66,12 +95,20 @@ pub fn starts(folder: &Path) -> anyhow::Result<BTreeMap<String, Vec<Span>>> {
                     pid,
                 });
             } else if let Some((task, at)) = open.remove(&key) {
-                let span = tasks
+                let span = of_file
                     .get_mut(&task)
                     .and_then(|spans| spans.get_mut(at))
                     .context("a span of this file")?;
                 span.end = Some(line.boottime);
             }
+        }
+        for (task, mut spans) in of_file {
+            for span in &mut spans {
+                let died = deaths.iter().filter(|death| file.starts_with(&death.device));
+                let died = died.map(|death| death.at).filter(|at| *at >= span.start).min();
+                span.end = span.end.into_iter().chain(died).min();
+            }
+            tasks.entry(task).or_default().append(&mut spans);
         }
     }
     for spans in tasks.values_mut() {
@@ -117,53 +154,4 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn span(attempt: u32, start: u64, end: Option<u64>) -> Span {
-        Span {
-            run: format!("r{attempt}"),
-            attempt,
-            start,
-            end,
-            pid: 1,
-        }
-    }
-
-    #[test]
-    fn overlaps_and_steps_back_are_found() {
-        let check = |spans: Vec<Span>| no_overlap(&BTreeMap::from([("t".to_owned(), spans)]));
-        assert!(check(vec![span(1, 0, Some(5)), span(2, 5, Some(9)), span(3, 10, None)]).is_ok());
-        assert!(check(vec![span(1, 0, Some(6)), span(2, 5, Some(9))]).is_err());
-        assert!(check(vec![span(1, 0, None), span(2, 5, Some(9))]).is_err());
-        assert!(check(vec![span(2, 0, Some(1)), span(1, 5, Some(9))]).is_err());
-    }
-
-    #[test]
-    fn lines_are_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let line = |event: &str, at: u64| {
-            format!(
-                "{{\"event\":\"{event}\",\"taskUID\":\"t\",\"runUID\":\"r\",\"attempt\":1,\"pid\":7,\"starttime\":3,\
-                 \"bootId\":\"b\",\"boottime\":{at}}}\n"
-            )
-        };
-        std::fs::create_dir(dir.path().join("state")).unwrap();
-        std::fs::write(
-            dir.path().join("state/starts.jsonl"),
-            line("start", 10) + &line("end", 20),
-        )
-        .unwrap();
-        let tasks = starts(dir.path()).unwrap();
-        assert_eq!(
-            tasks["t"],
-            [Span {
-                run: "r".into(),
-                attempt: 1,
-                start: 10,
-                end: Some(20),
-                pid: 7
-            }]
-        );
-    }
-}
+mod tests;

@@ -9,6 +9,8 @@ use anyhow::{Context, bail};
 use panda_client::config::Kubeconfig;
 use panda_client::{Client, Options};
 
+use crate::processes;
+
 /// How long anything may take that is not a test's own subject.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,33 +44,53 @@ pub fn target() -> anyhow::Result<PathBuf> {
         .context("pandactl is not built: run `cargo build --workspace` first")
 }
 
-/// The folder with the pinned programs that tests drive; none when they are not installed and not demanded.
+/// A pinned program that tests drive; none when it is not installed and not demanded.
 ///
 /// # Panics
-/// When they are demanded (`PANDA_REQUIRE_TOOLS`) and missing.
+/// When it is demanded (`PANDA_REQUIRE_TOOLS`) and missing.
 #[must_use]
+pub fn tool(name: &str) -> Option<PathBuf> {
+    tool_file(&format!("bin/{name}"))
+}
+
+/// The same for any file in the folder of the tools.
+///
+/// # Panics
+/// When it is demanded (`PANDA_REQUIRE_TOOLS`) and missing.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test runner says whether the tools must be there"
+)]
+pub fn tool_file(name: &str) -> Option<PathBuf> {
+    let found = optional_tool_file(name);
+    assert!(
+        found.is_some() || std::env::var_os("PANDA_REQUIRE_TOOLS").is_none(),
+        "{name} is missing; run e2e/tools"
+    );
+    found
+}
+
+/// A program that is driven where it happens to be installed among the tools, and never demanded.
+#[must_use]
+pub fn optional_tool(name: &str) -> Option<PathBuf> {
+    optional_tool_file(&format!("bin/{name}"))
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the test runner says where the tools are"
 )]
-pub fn tool(name: &str) -> Option<PathBuf> {
+fn optional_tool_file(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap_or(Path::new("."));
     let tools = std::env::var_os("PANDA_TOOLS").map_or_else(|| root.join("target/tools"), PathBuf::from);
-    let program = tools.join("bin").join(name);
-    if program.exists() {
-        return Some(program);
+    let file = tools.join(name);
+    if file.exists() {
+        return Some(file);
     }
-    assert!(
-        std::env::var_os("PANDA_REQUIRE_TOOLS").is_none(),
-        "{} is missing; run e2e/tools",
-        program.display()
-    );
-    eprintln!(
-        "skipped: {} is not installed (e2e/tools installs it)",
-        program.display()
-    );
+    eprintln!("skipped: {} is not installed", file.display());
     None
 }
 
@@ -313,27 +335,46 @@ impl Cluster {
     /// # Errors
     /// When there is no configuration yet.
     pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.connection()?, Options::default())?)
+    }
+
+    /// How the administrator connects.
+    ///
+    /// # Errors
+    /// When its kubeconfig cannot be used.
+    pub fn connection(&self) -> anyhow::Result<panda_client::Config> {
         let text = std::fs::read_to_string(self.config())?;
-        let config = Kubeconfig::parse(&text)?.resolve(None, &|path| std::fs::read(path))?;
-        Ok(Client::connect(&config, Options::default())?)
+        Ok(Kubeconfig::parse(&text)?.resolve(None, &|path| std::fs::read(path))?)
     }
 
     /// Waits until `check` says something.
     ///
     /// # Errors
     /// When it does not within [`PATIENCE`]; the error holds `what` and the log.
-    pub async fn eventually<T, F, Fut>(&self, what: &str, mut check: F) -> anyhow::Result<T>
+    pub async fn eventually<T, F, Fut>(&self, what: &str, check: F) -> anyhow::Result<T>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = Option<T>>,
     {
-        let deadline = Instant::now() + PATIENCE;
+        self.within(PATIENCE, what, check).await
+    }
+
+    /// The same with a patience of its own.
+    ///
+    /// # Errors
+    /// When it does not within `patience`; the error holds `what` and the log.
+    pub async fn within<T, F, Fut>(&self, patience: Duration, what: &str, mut check: F) -> anyhow::Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Option<T>>,
+    {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(value) = check().await {
                 return Ok(value);
             }
             if Instant::now() > deadline {
-                bail!("not within {PATIENCE:?}: {what}\n{}", self.log());
+                bail!("not within {patience:?}: {what}\n{}", self.log());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -342,13 +383,10 @@ impl Cluster {
     /// Processes whose command line or environment names this cluster's folder, the server itself left out.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
-        let needle = self.dir.path().display().to_string();
         let own = self.process.as_ref().map(Child::id);
-        processes()
-            .into_iter()
-            .filter(|p| Some(p.pid) != own && p.text.contains(&needle))
-            .map(|p| p.text)
-            .collect()
+        let mut found = processes::naming(self.dir.path());
+        found.retain(|process| Some(process.pid) != own);
+        found.into_iter().map(|process| process.text).collect()
     }
 }
 
@@ -356,46 +394,11 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
         // Runs outlive their agentlet by design; a test's must not outlive the test.
-        let needle = self.dir.path().display().to_string();
-        for process in processes().into_iter().filter(|p| p.text.contains(&needle)) {
-            if let Some(pid) = i32::try_from(process.pid)
-                .ok()
-                .and_then(rustix::process::Pid::from_raw)
-            {
-                let _: Result<(), _> = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
+        processes::kill_naming(self.dir.path(), Duration::from_secs(5));
     }
 }
 
-struct Process {
-    pid: u32,
-    text: String,
-}
-
-/// Every process that is alive: its command line and environment.
-fn processes() -> Vec<Process> {
-    let me = std::process::id();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            let state = stat.rsplit(')').next()?.trim_start().chars().next()?;
-            if pid == me || state == 'Z' {
-                return None;
-            }
-            let mut text = std::fs::read(entry.path().join("cmdline")).ok()?;
-            text.extend(std::fs::read(entry.path().join("environ")).unwrap_or_default());
-            Some(Process {
-                pid,
-                text: String::from_utf8_lossy(&text).replace('\0', " "),
-            })
-        })
-        .collect()
-}
-
-fn open_to_all(path: &Path) -> std::io::Result<()> {
+pub(crate) fn open_to_all(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }

@@ -1,20 +1,41 @@
 //! A model server on loopback that follows a script: what a real agent CLI talks to in tests.
 //!
-//! It speaks OpenAI's Chat Completions, streaming or not. Which step of the script comes next is read from the
-//! conversation (tool results since the last prompt), so retries and resumed sessions need no state. Requests that
-//! offer no tools are side requests (titles and the like) and get a short text.
+//! It speaks four APIs, streaming or not. Which step of the script comes next is read from the conversation (tool
+//! results since the last prompt), so retries and resumed sessions need no state. Requests that offer no tools are side
+//! requests (titles and the like) and get a short text, or JSON of the shape that they ask for.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `chat` | OpenAI Chat Completions |
+//! | `responses` | OpenAI Responses |
+//! | `messages` | Anthropic Messages |
+//! | `gemini` | Gemini `generateContent` and `streamGenerateContent` |
+//! | `tools` | a call of whatever the agent calls its shell |
+//! | `fault` | what a model server does wrong |
 
+mod chat;
+mod fault;
+mod gemini;
+mod messages;
+mod responses;
+mod tools;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
-use serde_json::{Map, Value, json};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use fault::Fault;
+use tools::Tool;
 
 /// One answer of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +44,8 @@ pub enum Step {
     Shell(String),
     /// Says something; with this the turn ends.
     Say(String),
+    /// Goes wrong, every time that this step is asked for.
+    Fault(Fault),
 }
 
 /// A request that came in.
@@ -36,10 +59,54 @@ pub struct Seen {
     pub authorization: String,
     /// Names of the tools that it offered.
     pub tools: Vec<String>,
+    /// Messages of the conversation so far.
+    pub messages: usize,
+}
+
+/// What all APIs have in common in a request.
+#[derive(Debug, Default)]
+struct Request {
+    model: String,
+    stream: bool,
+    tools: Vec<Tool>,
+    /// Tool results since the last prompt.
+    results: usize,
+    /// Messages in all: makes ids of calls different.
+    length: usize,
+    /// Shape of the JSON that is wanted.
+    shape: Option<Value>,
+}
+
+/// What is answered.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Text(String),
+    Call {
+        id: String,
+        name: String,
+        arguments: Value,
+    },
+    /// Neither text nor call.
+    Nothing,
+}
+
+/// Tokens that every answer says it used, so that what is booked can be checked.
+const USED: (u64, u64, u64) = (1200, 200, 34);
+
+/// One of the wire protocols.
+trait Api: Send + Sync + 'static {
+    fn read(&self, body: &Value, path: &str) -> Request;
+    fn whole(&self, model: &str, answer: &Answer) -> Value;
+    /// Events of a stream, each with its end.
+    fn events(&self, model: &str, answer: &Answer) -> Vec<String>;
+    /// Body of an error.
+    fn error(&self, fault: &fault::Failed) -> Value;
 }
 
 struct Shared {
     script: Vec<Step>,
+    /// Scripts of single models, by their names.
+    models: BTreeMap<String, Vec<Step>>,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -58,40 +125,46 @@ impl std::fmt::Debug for ModelServer {
     }
 }
 
-/// Names that agents give to the tool that runs commands, best first.
-const SHELL_TOOLS: &[&str] = &[
-    "run_terminal_command",
-    "bash",
-    "shell",
-    "run_shell_command",
-    "execute_command",
-    "local_shell",
-    "Bash",
-    "Shell",
-];
-
 impl ModelServer {
     /// Serves `script` on a free loopback port.
     ///
     /// # Errors
     /// When no port can be had.
     pub async fn start(script: Vec<Step>) -> std::io::Result<Self> {
+        Self::start_with(script, BTreeMap::new()).await
+    }
+
+    /// The same, with scripts of their own for some models.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start_with(script: Vec<Step>, models: BTreeMap<String, Vec<Step>>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             script,
+            models,
             seen: Mutex::default(),
         });
+        let count = || async { axum::Json(json!({"input_tokens": USED.0})) };
+        let models = || async { axum::Json(json!({"object": "list", "data": [{"id": "scripted"}]})) };
         let app = Router::new()
-            .route("/v1/chat/completions", post(chat))
-            .route(
-                "/v1/models",
-                get(|| async { axum::Json(json!({"object": "list", "data": [{"id": "scripted"}]})) }),
-            )
+            .route("/v1/chat/completions", post(serve::<chat::Chat>))
+            .route("/v1/responses", post(serve::<responses::Responses>))
+            .route("/v1/messages", post(serve::<messages::Messages>))
+            .route("/v1/messages/count_tokens", post(count))
+            .route("/v1/models", get(models))
+            .route("/v1beta/models/{*call}", post(gemini_call))
             .with_state(Arc::clone(&shared));
         let token = CancellationToken::new();
         let stopped = token.clone().cancelled_owned();
-        tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stopped).await });
+        // A request that stalls would hold up a graceful end for ever.
+        tokio::spawn(async move {
+            tokio::select! {
+                served = axum::serve(listener, app) => served,
+                () = stopped => Ok(()),
+            }
+        });
         Ok(Self {
             port,
             shared,
@@ -102,7 +175,13 @@ impl ModelServer {
     /// Base URL for clients of the OpenAI kind, `/v1` included.
     #[must_use]
     pub fn base_url(&self) -> String {
-        format!("http://127.0.0.1:{}/v1", self.port)
+        format!("{}/v1", self.root_url())
+    }
+
+    /// Base URL for clients that add the version themselves.
+    #[must_use]
+    pub fn root_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Requests so far.
@@ -116,207 +195,107 @@ impl ModelServer {
     }
 }
 
-async fn chat(State(shared): State<Arc<Shared>>, headers: http::HeaderMap, body: Bytes) -> Response {
-    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
-        return (http::StatusCode::BAD_REQUEST, "the body is no JSON").into_response();
+async fn serve<A: Api + Default>(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    answer(&shared, &A::default(), "", &headers, &body).await
+}
+
+/// `MODEL:METHOD`.
+async fn gemini_call(
+    State(shared): State<Arc<Shared>>,
+    Path(call): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if call.ends_with(":countTokens") {
+        return axum::Json(json!({"totalTokens": USED.0})).into_response();
+    }
+    answer(&shared, &gemini::Gemini, &call, &headers, &body).await
+}
+
+async fn answer(shared: &Shared, api: &dyn Api, path: &str, headers: &HeaderMap, body: &[u8]) -> Response {
+    let Ok(body) = serde_json::from_slice::<Value>(body) else {
+        return (StatusCode::BAD_REQUEST, "the body is no JSON").into_response();
     };
-    let tools = tool_names(&request);
-    let messages = request["messages"].as_array().cloned().unwrap_or_default();
-    let step = (!tools.is_empty()).then(|| results_since_prompt(&messages));
-    let answer = match step {
-        None => Answer::Text("Scripted title".into()),
-        Some(step) => match shared.script.get(step).or(shared.script.last()) {
-            Some(Step::Shell(command)) => shell_call(&request, command, messages.len()),
-            Some(Step::Say(text)) => Answer::Text(text.clone()),
-            None => Answer::Text("The script is empty.".into()),
-        },
-    };
-    let model = request["model"].as_str().unwrap_or("scripted").to_owned();
-    let authorization = headers
-        .get("authorization")
-        .and_then(|v| v.to_str().ok())
-        .unwrap_or_default()
-        .to_owned();
-    let seen = Seen {
-        model: model.clone(),
-        step,
-        authorization,
-        tools,
-    };
+    let request = api.read(&body, path);
+    let step = (!request.tools.is_empty()).then_some(request.results);
+    let credential = ["authorization", "x-api-key", "x-goog-api-key"];
+    let credential = credential
+        .iter()
+        .find_map(|name| headers.get(*name)?.to_str().ok());
     shared
         .seen
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .push(seen);
-    if request["stream"].as_bool() == Some(true) {
-        stream(&model, &answer)
-    } else {
-        whole(&model, &answer)
-    }
-}
-
-enum Answer {
-    Text(String),
-    Call {
-        id: String,
-        name: String,
-        arguments: String,
-    },
-}
-
-impl Answer {
-    const fn finish(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "stop",
-            Self::Call { .. } => "tool_calls",
-        }
-    }
-}
-
-fn tool_names(request: &Value) -> Vec<String> {
-    let tools = request["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
-    tools
-        .iter()
-        .filter_map(|tool| tool["function"]["name"].as_str())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// How many tool results stand behind the last prompt of a person.
-fn results_since_prompt(messages: &[Value]) -> usize {
-    let prompt = messages
-        .iter()
-        .rposition(|message| message["role"] == "user")
-        .map_or(0, |at| at + 1);
-    messages[prompt..]
-        .iter()
-        .filter(|message| message["role"] == "tool")
-        .count()
-}
-
-/// A call of whatever the agent calls its shell, with every argument that its schema requires.
-fn shell_call(request: &Value, command: &str, salt: usize) -> Answer {
-    let tools = request["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let find = |name: &&str| tools.iter().find(|tool| tool["function"]["name"] == **name);
-    let Some(tool) = SHELL_TOOLS.iter().find_map(find) else {
-        return Answer::Text("No shell tool was offered.".into());
-    };
-    let schema = &tool["function"]["parameters"];
-    let mut arguments = Map::new();
-    let required = schema["required"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    for name in required.iter().filter_map(Value::as_str) {
-        let filler = match schema["properties"][name]["type"].as_str() {
-            Some("boolean") => json!(false),
-            Some("integer" | "number") => json!(60_000),
-            Some("array") => json!([]),
-            _ => json!("scripted"),
-        };
-        arguments.insert(name.to_owned(), filler);
-    }
-    let as_list = schema["properties"]["command"]["type"] == "array";
-    arguments.insert(
-        "command".into(),
-        if as_list {
-            json!(["sh", "-c", command])
-        } else {
-            json!(command)
-        },
-    );
-    Answer::Call {
-        id: format!("call_{salt}"),
-        name: tool["function"]["name"].as_str().unwrap_or_default().to_owned(),
-        arguments: Value::Object(arguments).to_string(),
-    }
-}
-
-/// The same for every request, so that what is booked can be checked.
-fn usage() -> Value {
-    json!({
-        "prompt_tokens": 1200, "completion_tokens": 34, "total_tokens": 1234,
-        "prompt_tokens_details": {"cached_tokens": 200},
-    })
-}
-
-fn whole(model: &str, answer: &Answer) -> Response {
-    let message = match answer {
-        Answer::Text(text) => json!({"role": "assistant", "content": text}),
-        Answer::Call { id, name, arguments } => json!({
-            "role": "assistant", "content": null,
-            "tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}],
+        .push(Seen {
+            model: request.model.clone(),
+            step,
+            authorization: credential.unwrap_or_default().to_owned(),
+            tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
+            messages: request.length,
+        });
+    let script = shared.models.get(&request.model).unwrap_or(&shared.script);
+    let scripted = step.and_then(|step| script.get(step).or(script.last()));
+    let answer = match (step, scripted) {
+        (None, _) => Answer::Text(match &request.shape {
+            Some(shape) => tools::filler(shape).to_string(),
+            None => "Scripted title".into(),
         }),
+        (_, Some(Step::Shell(command))) => tools::shell_call(&request, command),
+        (_, Some(Step::Say(text))) => Answer::Text(text.clone()),
+        (_, Some(Step::Fault(fault))) => match fault.answer(api, &request).await {
+            Ok(response) => return response,
+            Err(answer) => answer,
+        },
+        (_, None) => Answer::Text("The script is empty.".into()),
     };
-    axum::Json(json!({
-        "id": "chatcmpl-scripted", "object": "chat.completion", "created": 0, "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": answer.finish()}],
-        "usage": usage(),
-    }))
-    .into_response()
+    if request.stream {
+        let events = api.events(&request.model, &answer).concat();
+        event_stream(Body::from(events))
+    } else {
+        axum::Json(api.whole(&request.model, &answer)).into_response()
+    }
 }
 
-fn stream(model: &str, answer: &Answer) -> Response {
-    let deltas = match answer {
-        Answer::Text(text) => vec![
-            json!({"role": "assistant", "content": ""}),
-            json!({"content": text}),
-        ],
-        Answer::Call { id, name, arguments } => vec![
-            json!({"role": "assistant", "content": null, "tool_calls": [
-                {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
-            json!({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}),
-        ],
-    };
-    let chunk = |delta: Value, finish: Option<&str>| {
-        json!({
-            "id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0, "model": model,
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-        })
-    };
-    let mut events: Vec<Value> = deltas.into_iter().map(|delta| chunk(delta, None)).collect();
-    events.push(chunk(json!({}), Some(answer.finish())));
-    let mut last = chunk(json!({}), None);
-    last["choices"] = json!([]);
-    last["usage"] = usage();
-    events.push(last);
-    let mut body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    body.push_str("data: [DONE]\n\n");
+fn event_stream(body: Body) -> Response {
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_step_is_read_from_the_conversation() {
-        let messages = json!([
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "first"},
-            {"role": "tool", "content": "r"},
-            {"role": "user", "content": "second"},
-            {"role": "assistant", "content": null},
-            {"role": "tool", "content": "r"},
-        ]);
-        assert_eq!(results_since_prompt(messages.as_array().unwrap()), 1);
-        assert_eq!(results_since_prompt(&[]), 0);
-    }
-
-    #[test]
-    fn a_call_fills_in_what_the_schema_requires() {
-        let request = json!({"tools": [{"type": "function", "function": {"name": "bash", "parameters": {
-            "type": "object", "required": ["command", "timeout", "description"],
-            "properties": {"command": {"type": "string"}, "timeout": {"type": "number"}, "description": {"type": "string"}},
-        }}}]});
-        let Answer::Call { name, arguments, .. } = shell_call(&request, "true", 1) else {
-            panic!("no call")
-        };
-        assert_eq!(name, "bash");
-        let arguments: Value = serde_json::from_str(&arguments).unwrap();
-        assert_eq!(
-            arguments,
-            json!({"command": "true", "timeout": 60_000, "description": "scripted"})
-        );
-    }
+/// An event of a stream that has no name.
+fn data(event: &Value) -> String {
+    format!("data: {event}\n\n")
 }
+
+/// An event that has its type as its name, too.
+fn named(event: &Value) -> String {
+    let name = event["type"].as_str().unwrap_or_default();
+    format!("event: {name}\ndata: {event}\n\n")
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map_or(&[][..], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// How many tool results stand behind the last prompt of a person: `true` is a prompt, `false` a result.
+fn results_since_prompt(turns: &[bool]) -> usize {
+    let behind = turns
+        .iter()
+        .rposition(|is_prompt| *is_prompt)
+        .map_or(0, |at| at + 1);
+    turns.len() - behind
+}
+
+/// Whether a person wrote it: agents put reminders of their own into prompts.
+fn is_prompt(text: &str) -> bool {
+    !text.trim_start().starts_with("<system-reminder>")
+}
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ const WRAPPERS: &[(&str, &[&str])] = &[
     ("rusqlite", &["panda-store", "panda-agentlet", "panda-e2e"]),
     ("landlock", &["panda-sandbox"]),
     ("axum", &["panda-apiserver", "panda-e2e"]),
-    ("rcgen", &["panda-apiserver", "panda-e2e"]),
+    ("rcgen", &["panda-apiserver", "panda-agentlet", "panda-e2e"]),
 ];
 
 /// Crates that `panda-api` must never pull in, at any depth: it has no runtime and no I/O.

@@ -43,7 +43,7 @@ pub enum Command {
     Up(crate::up::UpArgs),
     /// Make objects be what files say
     Apply(commands::apply::ApplyArgs),
-    /// Make a task, namespace, config map or secret
+    /// Make a task, namespace, config map, secret, account or token
     Create(commands::create::CreateArgs),
     /// Show objects
     Get(commands::get::GetArgs),
@@ -69,6 +69,10 @@ pub enum Command {
     Resume(commands::task_verbs::ResumeArgs),
     /// Delete objects
     Delete(commands::delete::DeleteArgs),
+    /// Change an object in an editor
+    Edit(commands::edit::EditArgs),
+    /// Change fields of objects
+    Patch(commands::patch::PatchArgs),
     /// Set or remove labels
     Label(commands::metadata::LabelArgs),
     /// Set or remove annotations
@@ -77,6 +81,22 @@ pub enum Command {
     Cordon(commands::cordon::CordonArgs),
     /// Bind to a device again
     Uncordon(commands::cordon::UncordonArgs),
+    /// Move all runs away from a device
+    Drain(commands::drain::DrainArgs),
+    /// Set or remove taints of devices
+    Taint(commands::taint::TaintArgs),
+    /// Show what is used of devices, and what tasks used
+    Top(commands::top::TopArgs),
+    /// Check what Panda needs, and say what helps
+    Doctor(commands::doctor::DoctorArgs),
+    /// Tell what the fields of a kind mean
+    Explain(commands::explain::ExplainArgs),
+    /// Let machines join as devices, list and remove them
+    Device(commands::device::DeviceArgs),
+    /// Decide about requests for certificates
+    Certificate(commands::certificate::CertificateArgs),
+    /// Tell who one is and what one may do
+    Auth(commands::auth::AuthArgs),
     /// List the kinds of the server
     ApiResources(commands::api_resources::ApiResourcesArgs),
     /// Show and change the kubeconfig
@@ -159,6 +179,16 @@ async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
         Command::Annotate(args) => commands::metadata::annotate(args, session).await,
         Command::Cordon(args) => commands::cordon::cordon(args, session).await,
         Command::Uncordon(args) => commands::cordon::uncordon(args, session).await,
+        Command::Drain(args) => commands::drain::run(args, session).await,
+        Command::Taint(args) => commands::taint::run(args, session).await,
+        Command::Edit(args) => commands::edit::run(args, session).await,
+        Command::Patch(args) => commands::patch::run(args, session).await,
+        Command::Top(args) => commands::top::run(args, session).await,
+        Command::Doctor(args) => commands::doctor::run(args, session).await,
+        Command::Explain(args) => commands::explain::run(args, session).await,
+        Command::Device(args) => commands::device::run(args, session).await,
+        Command::Certificate(args) => commands::certificate::run(args, session).await,
+        Command::Auth(args) => commands::auth::run(args, session).await,
         Command::ApiResources(args) => commands::api_resources::run(args, session).await,
         Command::Config(args) => commands::config::run(args, session),
         Command::Completion(args) => commands::completion::run(&args, session),

@@ -8,7 +8,7 @@ use panda_api::meta::new_traceparent;
 use panda_api::scheme::{self, KindInfo};
 use panda_client::config::Kubeconfig;
 use panda_client::discovery::Discovery;
-use panda_client::{ApiResource, Client, Config, DynamicApi, Options};
+use panda_client::{ApiResource, Client, Config, DynamicApi, Identity, Options};
 
 use crate::error::{Error, Result};
 use crate::io::{ColorChoice, Io};
@@ -107,6 +107,14 @@ impl<'a> Session<'a> {
         Kubeconfig::parse(&content).map_err(|error| Error::from(error).during(&path.display().to_string()))
     }
 
+    /// Who the configuration says that one is.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read.
+    pub fn identity(&mut self) -> Result<Identity> {
+        Ok(self.config()?.identity.clone())
+    }
+
     fn config(&mut self) -> Result<&Config> {
         if self.config.is_none() {
             let path = self.config_path()?;
@@ -124,7 +132,15 @@ impl<'a> Session<'a> {
             .ok_or_else(|| Error::internal("the configuration is gone"))
     }
 
-    /// The server.
+    /// The address of the server.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read.
+    pub fn server(&mut self) -> Result<String> {
+        Ok(self.config()?.server.to_string())
+    }
+
+    /// A client of the server.
     ///
     /// # Errors
     /// When the configuration says none, or one that cannot be used.

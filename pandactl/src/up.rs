@@ -3,15 +3,14 @@
 mod catalogue;
 pub mod compose;
 mod demo;
-mod places;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use panda_agentlet::places;
 use panda_client::config::Kubeconfig;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,15 +20,9 @@ use compose::Settings;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The port is taken, or not ours to take.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    /// The API server does not come up.
+    #[error(transparent)]
+    ControlPlane(#[from] panda_apiserver::control_plane::Error),
     /// A folder or file cannot be used.
     #[error("cannot use {}", path.display())]
     Path {
@@ -39,6 +32,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A folder of the device cannot be used.
+    #[error(transparent)]
+    Place(#[from] places::Error),
     /// There is no home folder and no `--data-dir`.
     #[error("there is no home folder to keep data in")]
     NoHome,
@@ -48,27 +44,6 @@ pub enum Error {
     /// The way to the server cannot be set up.
     #[error("cannot set up TLS to the server")]
     Connector(#[from] panda_client::connector::Error),
-    /// The store cannot be opened.
-    #[error("cannot open the store")]
-    Store(#[from] panda_store::Error),
-    /// The blobs cannot be opened.
-    #[error("cannot open the blob store")]
-    Blobs(#[from] panda_store::blob::Error),
-    /// The server cannot be built.
-    #[error("cannot start the API server")]
-    Server(#[from] panda_apiserver::server::Error),
-    /// A certificate cannot be had.
-    #[error("cannot make a certificate")]
-    Pki(#[from] panda_apiserver::pki::Error),
-    /// The server did not become ready.
-    #[error("the API server is not ready after {after:?}")]
-    NotReady {
-        /// How long was waited.
-        after: Duration,
-        /// The last answer.
-        #[source]
-        source: panda_client::Error,
-    },
     /// The API refused something that must work.
     #[error("the API refused")]
     Client(#[from] panda_client::Error),
@@ -97,26 +72,16 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
-                "another `pandactl up` may be running; stop it, or choose another port with --listen".into(),
-            ),
-            Self::Store(panda_store::Error::Locked { .. }) => Some(
-                "another process uses this data folder; stop it, or choose another folder with --data-dir"
-                    .into(),
-            ),
-            Self::Server(error) => error.hint().map(str::to_owned),
+            Self::ControlPlane(error) => error.hint().map(str::to_owned),
             Self::NoGit => Some("install git; workspaces are made with it".into()),
             Self::NoHome => Some("name a folder with --data-dir".into()),
-            Self::Path { .. } | Self::Config { .. } => {
+            Self::Path { .. } | Self::Place(_) | Self::Config { .. } => {
                 Some("check its owner, its mode and the space left".into())
             }
             _ => None,
         }
     }
 }
-
-/// User and group that agents of a root device run as: in no range that distributions hand out.
-const AGENT_UID: u32 = 2_064_000;
 
 /// Arguments of `pandactl up`.
 #[derive(Clone, Debug, clap::Args)]
@@ -255,16 +220,9 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
         path: around.path.clone(),
         env: around.env.clone(),
         max_runs: args.max_runs.unwrap_or(processors.max(4)),
-        exe: std::env::current_exe().map_err(|source| Error::Path {
-            path: "/proc/self/exe".into(),
-            source,
-        })?,
+        exe: panda_agentlet::hidden::RUNNING_IMAGE.into(),
         git: places::program("git", &around.path).ok_or(Error::NoGit)?,
-        agent_uid: if rustix::process::geteuid().is_root() {
-            AGENT_UID
-        } else {
-            0
-        },
+        agent_uid: places::agent_uid(),
     })
 }
 

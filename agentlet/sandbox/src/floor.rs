@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{Access, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Resource, Rlimit, Signal, geteuid, setrlimit, setsid, umask};
-use rustix::thread::{Gid, Uid};
+use rustix::thread::{CapabilitySet, Gid, Uid};
 
 use crate::launch::{Answer, GO, MAX_MESSAGE};
 use crate::raw;
@@ -129,6 +130,7 @@ fn run(control: &mut UnixStream, spec: &FloorSpec, stdin: OwnedFd) -> Result<Nev
     let covered = mounts::cover(spec, &hiding, &mut report)?;
     let landlock = hide::Landlock::prepare(spec, &hiding, covered, &mut report)?;
 
+    drop_capabilities().map_err(layer(Layer::NoNewPrivileges))?;
     match spec.user {
         Some(user) => {
             become_user(user.uid, user.gid).map_err(layer(Layer::User))?;
@@ -209,6 +211,23 @@ fn check(spec: &FloorSpec) -> Result<(), FloorError> {
         (false, Some(_)) => invalid("only root can give an agent another user"),
         _ => Ok(()),
     }
+}
+
+/// Takes every capability out of the bounding and ambient sets. Without the right to do so there is none to be had.
+fn drop_capabilities() -> io::Result<()> {
+    // Kernels before 4.3 have no ambient set.
+    _ = rustix::thread::clear_ambient_capability_set();
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // Past the last one that the kernel knows.
+            Err(Errno::INVAL) => break,
+            Err(Errno::PERM) if !geteuid().is_root() => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 fn become_user(uid: u32, gid: u32) -> io::Result<()> {

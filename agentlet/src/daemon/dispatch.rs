@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use panda_api::Run;
-use panda_rpc::v1::{Fence, Hello, Renew, Report, device_message::Body};
+use panda_rpc::v1::{Fence, Hello, Renew, Report, RunUpsert, device_message::Body};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::grants::Renewals;
@@ -19,6 +19,10 @@ use crate::session::{LINK_QUEUE, Link};
 
 /// Reports sent and not yet settled.
 const WINDOW: usize = LINK_QUEUE / 2;
+/// Bytes of reports sent and not yet settled, but for the last of them.
+const WINDOW_BYTES: usize = 8 << 20;
+/// How long a daemon that leaves its runs alone waits until the server has what the outbox holds.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// News of workers that may wait.
 const EVENTS: usize = 256;
 /// A session whose renewals stay unanswered for so many periods is cut.
@@ -34,6 +38,10 @@ pub(super) struct Known {
     pub(super) fence: Fence,
     /// Store that spoke of it last; only that one can make it gone.
     pub(super) store_uid: String,
+    /// Store that a worker was told to hand logs and blobs to.
+    pub(super) shipping_to: Option<String>,
+    /// Whether the server spoke of it since the agentlet started.
+    pub(super) heard: bool,
     pub(super) slot: bool,
     pub(super) finished: bool,
     pub(super) gone: bool,
@@ -48,6 +56,8 @@ impl Known {
             run,
             fence,
             store_uid,
+            shipping_to: None,
+            heard: false,
             slot: false,
             finished: false,
             gone: false,
@@ -63,6 +73,13 @@ impl Known {
     }
 }
 
+/// A report on its way.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) run_uid: String,
+    bytes: usize,
+}
+
 /// One task's state: see [`crate::daemon`].
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
@@ -73,15 +90,19 @@ pub(crate) struct Dispatcher {
     pub(super) link: Option<Link>,
     /// The store of the open session, once it said Welcome.
     pub(super) store: Option<String>,
-    pub(super) inflight: BTreeMap<u64, String>,
+    pub(super) inflight: BTreeMap<u64, Sent>,
     sent_to: u64,
     pub(super) renewals: Renewals,
     pub(super) renew_soon: bool,
+    /// Runs whose refusal could not be written: they are looked at again.
+    pub(super) undecided: BTreeMap<String, RunUpsert>,
     pub(super) revision: u64,
     events: Events,
     news: mpsc::Receiver<(String, FromRun)>,
     tasks: HashMap<Id, String>,
     pub(super) stopping: bool,
+    /// Only what was said already is still handed over.
+    pub(super) leaving: bool,
 }
 
 impl Dispatcher {
@@ -105,12 +126,14 @@ impl Dispatcher {
             store: None,
             inflight: BTreeMap::new(),
             sent_to: 0,
-            renewals: Renewals::default(),
+            renewals: Renewals::new(settings.renew_every),
             renew_soon: false,
+            undecided: BTreeMap::new(),
             events,
             news,
             tasks: HashMap::new(),
             stopping: false,
+            leaving: false,
             settings,
             parts,
         };
@@ -119,13 +142,15 @@ impl Dispatcher {
             known.finished = true;
             this.runs.insert(fence.run_uid, known);
         }
-        for stored in this.parts.runs.stored().map_err(Error::Runs)? {
+        let runs = Arc::clone(&this.parts.runs);
+        for stored in runs.stored().await.map_err(Error::Runs)? {
             let uid = stored.run.metadata.uid.clone();
             let fence = fence(&stored.run, &this.settings.device_uid);
             let finished = this.runs.contains_key(&uid);
             let mut known = Known::new(Some(stored.run), fence, stored.store_uid);
+            known.shipping_to.clone_from(&stored.shipped_to);
             known.finished = finished;
-            known.slot = !finished;
+            known.slot = !finished && !stored.finished;
             this.runs.insert(uid.clone(), known);
             if !finished || stored.shipped_to.as_ref() != Some(&this.memory.store_uid) {
                 this.start(&uid, workers);
@@ -140,10 +165,16 @@ impl Dispatcher {
             return;
         };
         let Some(run) = &known.run else { return };
-        let (wish, seen) = watch::channel(Wish::new(Arc::clone(run), known.store_uid.clone()));
+        let (wish, seen) = watch::channel(Wish {
+            heard: known.heard,
+            ..Wish::new(Arc::clone(run), known.store_uid.clone())
+        });
         known.wish = Some(wish);
         let task = workers.spawn(self.parts.runs.work(seen, self.events.clone()));
         self.tasks.insert(task.id(), uid.to_owned());
+        if let Some(store) = &self.store {
+            known.tell(|wish| store.clone_into(&mut wish.ship_to));
+        }
     }
 
     /// Takes events until `token` is cancelled and, if runs are to be stopped, until they are.
@@ -153,17 +184,19 @@ impl Dispatcher {
         token: CancellationToken,
     ) -> Result<(), Error> {
         let mut newest = self.parts.outbox.newest();
-        let mut renew = tokio::time::interval(self.settings.renew_every);
-        renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticked = Instant::now();
         let mut until: Option<Instant> = None;
         loop {
-            if until.is_some_and(|until| self.all_told(workers) || Instant::now() >= until) {
+            if until.is_some_and(|until| self.may_leave(workers) || Instant::now() >= until) {
                 break;
             }
             let wake = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             tokio::select! {
                 () = token.cancelled(), if until.is_none() => match self.settings.shutdown {
-                    Shutdown::KeepRuns => break,
+                    Shutdown::KeepRuns => {
+                        until = Some(Instant::now() + LAST_WORDS);
+                        self.leaving = true;
+                    }
                     Shutdown::StopRuns { within } => {
                         until = Some(Instant::now() + within);
                         self.stop_all("the agentlet was stopped");
@@ -181,7 +214,11 @@ impl Dispatcher {
                 }
                 Ok(()) = newest.changed() => {}
                 Ok(()) = self.parts.status.changed() => self.send_status(),
-                _ = renew.tick() => self.on_tick().await?,
+                // A shorter grant than before shortens the wait that has begun.
+                () = tokio::time::sleep_until(ticked + self.renewals.period()) => {
+                    ticked = Instant::now();
+                    self.on_tick(workers).await?;
+                }
                 () = tokio::time::sleep_until(wake) => {}
             }
             let busy = self.busy();
@@ -211,6 +248,15 @@ impl Dispatcher {
         self.stopping = true;
         for known in self.runs.values().filter(|known| !known.finished) {
             known.tell(|wish| wish.stop = Some(why.to_owned()));
+        }
+    }
+
+    /// Whether there is nothing left to wait for.
+    fn may_leave(&self, workers: &JoinSet<()>) -> bool {
+        if self.leaving {
+            self.store.is_none() || self.nothing_in_flight()
+        } else {
+            self.all_told(workers)
         }
     }
 
@@ -258,13 +304,22 @@ impl Dispatcher {
         let Some(known) = self.runs.get_mut(&uid) else {
             return Ok(());
         };
-        known.wish = None;
-        if panicked && known.panics < PANICS {
+        if panicked {
             known.panics += 1;
-            tracing::error!(run = uid, "worker failed; it is started again");
-            self.start(&uid, workers);
-            return Ok(());
+            if known.panics <= PANICS {
+                tracing::error!(run = uid, "worker failed; it is started again");
+                self.start(&uid, workers);
+                return Ok(());
+            }
+            if let (Some(run), true) = (&known.run, known.panics == PANICS + 1) {
+                tracing::error!(run = uid, "worker fails again and again; its run is ended");
+                // To the server it lives until nothing of it is left.
+                let task = workers.spawn(self.parts.runs.give_up(run, self.events.clone()));
+                self.tasks.insert(task.id(), uid);
+                return Ok(());
+            }
         }
+        known.wish = None;
         known.slot = false;
         if known.gone {
             self.forget(&uid).await?;
@@ -300,17 +355,25 @@ impl Dispatcher {
             last_ack: self.memory.last_ack,
             live_runs: self.runs.values().filter(live).map(|k| k.fence.clone()).collect(),
             finished_runs,
+            wall_time_ms: self.wall_time_ms(),
         }));
         Ok(())
     }
 
-    async fn on_tick(&mut self) -> Result<(), Error> {
+    fn wall_time_ms(&self) -> u64 {
+        u64::try_from(self.parts.clock.now().as_millisecond()).unwrap_or(0)
+    }
+
+    async fn on_tick(&mut self, workers: &mut JoinSet<()>) -> Result<(), Error> {
+        for upsert in std::mem::take(&mut self.undecided).into_values() {
+            self.on_upsert(upsert, workers).await?;
+        }
         if self.revision > self.memory.last_revision {
             self.memory.last_revision = self.revision;
             self.outbox_ok(self.parts.outbox.set_revision(self.revision).await)?;
         }
         let waited = self.renewals.waited(self.parts.boot.boottime());
-        if waited >= self.settings.renew_every * DEAD_AFTER {
+        if waited >= self.renewals.period() * DEAD_AFTER {
             if let Some(link) = &self.link {
                 link.cut();
             }
@@ -323,7 +386,8 @@ impl Dispatcher {
     pub(super) fn renew(&mut self) {
         if let (Some(link), Some(_)) = (&self.link, &self.store) {
             let seq = self.renewals.send(self.parts.boot.boottime());
-            link.send(Body::Renew(Renew { seq }));
+            let wall_time_ms = self.wall_time_ms();
+            link.send(Body::Renew(Renew { seq, wall_time_ms }));
         }
     }
 
@@ -341,7 +405,8 @@ impl Dispatcher {
             return Ok(());
         };
         let newest = *self.parts.outbox.newest().borrow();
-        if self.sent_to >= newest || self.inflight.len() >= WINDOW {
+        let sent: usize = self.inflight.values().map(|sent| sent.bytes).sum();
+        if self.sent_to >= newest || self.inflight.len() >= WINDOW || sent >= WINDOW_BYTES {
             return Ok(());
         }
         let room = WINDOW - self.inflight.len();
@@ -349,13 +414,18 @@ impl Dispatcher {
         let Some(pending) = self.outbox_ok(pending)? else {
             return Ok(());
         };
-        if pending.len() < room {
+        let bytes: usize = pending.iter().map(|entry| entry.body.len()).sum();
+        if pending.len() < room && bytes < outbox::PENDING_BYTES {
             // Numbers up to the newest known before the query are either in `pending` or settled.
             self.sent_to = newest;
         }
         for entry in pending {
             self.sent_to = self.sent_to.max(entry.seq);
-            self.inflight.insert(entry.seq, entry.fence.run_uid.clone());
+            let sent = Sent {
+                run_uid: entry.fence.run_uid.clone(),
+                bytes: entry.body.len(),
+            };
+            self.inflight.insert(entry.seq, sent);
             link.send(Body::Report(Report {
                 outbox_seq: entry.seq,
                 fence: Some(entry.fence),
@@ -371,6 +441,7 @@ impl Dispatcher {
         self.store = None;
         self.inflight.clear();
         self.sent_to = 0;
+        self.undecided.clear();
         self.renewals.clear();
     }
 

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use panda_api::{Failure, FailureReason, Run, RunPhase};
 use panda_rpc::report::RunReport;
-use panda_rpc::v1::{Grant as GrantMessage, RunUpsert, Snapshot, Welcome, server_message::Body};
+use panda_rpc::v1::{Fence, Grant as GrantMessage, RunUpsert, Snapshot, Welcome, server_message::Body};
 use tokio::task::JoinSet;
 
 use super::Error;
 use super::dispatch::{Dispatcher, Known};
 use crate::runner::mail::{Grant, fence};
 use crate::session::SessionEvent;
+
+/// What runs fail with when the outbox is behind the server.
+const ROLLED_BACK: &str = "the device's disk was rolled back, or its outbox was lost";
 
 impl Dispatcher {
     pub(super) async fn on_session(
@@ -29,7 +32,7 @@ impl Dispatcher {
                 self.reset_session(None);
                 Ok(())
             }
-            SessionEvent::Message(message) => match message.body {
+            SessionEvent::Message(heard) => match heard.message.body {
                 Some(Body::Welcome(welcome)) => self.on_welcome(welcome, workers).await,
                 // Nothing counts before the server said which store it is.
                 Some(_) if self.store.is_none() => Ok(()),
@@ -71,18 +74,25 @@ impl Dispatcher {
             tracing::error!(
                 ours = newest,
                 server = welcome.last_outbox_seq,
-                "this device's disk was rolled back: its runs are ended"
+                "this device's outbox is behind what the server has: its disk was rolled back, or its outbox lost"
             );
+            // Written down first: a kill must not leave runs of the past that nobody knows to be that.
+            for known in self.runs.values().filter(|known| !known.finished) {
+                if let Some(run) = &known.run
+                    && let Err(error) = self.parts.runs.condemn(run, ROLLED_BACK)
+                {
+                    tracing::warn!(%error, "tried again with the next session");
+                    self.cut();
+                    return Ok(());
+                }
+            }
             let restarted = self.parts.outbox.restart_above(welcome.last_outbox_seq).await;
             if self.outbox_ok(restarted)?.is_none() {
                 self.cut();
                 return Ok(());
             }
-            self.runs
-                .retain(|_, known| known.wish.is_some() || known.run.is_some());
-            for known in self.runs.values_mut() {
-                known.finished = false;
-                known.tell(|wish| wish.stop = Some("the device's disk was rolled back".into()));
+            for known in self.runs.values().filter(|known| !known.finished) {
+                known.tell(|wish| wish.stop = Some(ROLLED_BACK.into()));
             }
         }
         if store == self.memory.store_uid {
@@ -104,30 +114,30 @@ impl Dispatcher {
             self.memory.store_uid.clone_from(&store);
             self.memory.last_revision = 0;
             self.revision = 0;
-            self.ship_again(&store, workers);
         }
         self.store = Some(store);
+        self.ship_again(workers);
         self.renew_soon = true;
         self.send_status();
         Ok(())
     }
 
-    /// A store that is new to the device gets the logs and blobs of finished runs once more.
-    fn ship_again(&mut self, store: &str, workers: &mut JoinSet<()>) {
-        let finished: Vec<String> = self
-            .runs
-            .iter()
-            .filter(|(_, known)| known.finished && known.run.is_some())
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        for uid in finished {
-            if let Some(known) = self.runs.get_mut(&uid) {
-                store.clone_into(&mut known.store_uid);
-                known.tell(|wish| store.clone_into(&mut wish.store_uid));
-                if known.wish.is_none() {
-                    self.start(&uid, workers);
-                }
+    /// A store that is new to the device gets logs and blobs once more, those of finished runs as well.
+    fn ship_again(&mut self, workers: &mut JoinSet<()>) {
+        let Some(store) = self.store.clone() else {
+            return;
+        };
+        let mut resting = Vec::new();
+        for (uid, known) in &mut self.runs {
+            let told = known.shipping_to.as_ref() == Some(&store);
+            known.shipping_to = Some(store.clone());
+            known.tell(|wish| store.clone_into(&mut wish.ship_to));
+            if known.finished && known.run.is_some() && known.wish.is_none() && !told {
+                resting.push(uid.clone());
             }
+        }
+        for uid in resting {
+            self.start(&uid, workers);
         }
     }
 
@@ -182,13 +192,33 @@ impl Dispatcher {
         let Some(store) = self.store.clone() else {
             return Ok(());
         };
+        self.undecided.remove(uid);
         let Some(known) = self.runs.get_mut(uid) else {
             return Ok(());
         };
         if known.store_uid != store {
-            tracing::info!(run = uid, "unknown to this store; goes on under its grant");
-            return Ok(());
+            // A store that dealt with its end has spoken of it, too.
+            let settled = match known.finished {
+                true => self
+                    .parts
+                    .outbox
+                    .terminal(&store, uid)
+                    .await
+                    .map(|t| t == Some(true)),
+                false => Ok(false),
+            };
+            if self.outbox_ok(settled)? != Some(true) {
+                tracing::info!(
+                    run = uid,
+                    "unknown to this store; kept, and goes on under its grant"
+                );
+                return Ok(());
+            }
         }
+        let Some(known) = self.runs.get_mut(uid) else {
+            return Ok(());
+        };
+        known.store_uid = store;
         known.gone = true;
         if known.wish.is_some() {
             known.tell(|wish| wish.gone = true);
@@ -201,7 +231,7 @@ impl Dispatcher {
         let Some(store) = self.store.clone() else {
             return Ok(());
         };
-        let Some(uid) = self.inflight.remove(&seq) else {
+        let Some(uid) = self.inflight.remove(&seq).map(|sent| sent.run_uid) else {
             return Ok(());
         };
         self.outbox_ok(self.parts.outbox.settle(&store, seq).await)?;
@@ -210,6 +240,8 @@ impl Dispatcher {
             tracing::warn!(run = uid, seq, reason, "report was stale");
         }
         match self.runs.get(&uid) {
+            // A store that has never spoken of a run cannot take it away, nor let it start.
+            Some(known) if stale.is_some() && known.store_uid != store => {}
             Some(known) => known.tell(|wish| {
                 wish.settled = wish.settled.max(seq);
                 if stale.is_some() {
@@ -225,7 +257,7 @@ impl Dispatcher {
     }
 
     /// A run as the server has it now. Its uid, when the message could be read.
-    async fn on_upsert(
+    pub(super) async fn on_upsert(
         &mut self,
         upsert: RunUpsert,
         workers: &mut JoinSet<()>,
@@ -246,6 +278,7 @@ impl Dispatcher {
         let Some(store) = self.store.clone() else {
             return Ok(None);
         };
+        self.undecided.remove(&uid);
         let run = Arc::new(run);
         let fence = fence(&run, &self.settings.device_uid);
         if let Some(known) = self.runs.get_mut(&uid) {
@@ -255,19 +288,29 @@ impl Dispatcher {
             }
             known.store_uid.clone_from(&store);
             known.run = Some(Arc::clone(&run));
+            known.heard = true;
             known.tell(|wish| {
                 wish.run = run;
+                wish.heard = true;
+                wish.ship_to.clone_from(&store);
                 wish.store_uid = store;
             });
             return Ok(Some(uid));
         }
+        if self.leaving {
+            // The next agentlet hears of it with its first snapshot.
+            return Ok(Some(uid));
+        }
+        self.supersede(&fence);
         self.hear_news();
-        let refusal = self.refusal(&run);
+        let crowded = self.outbox_ok(self.parts.outbox.is_crowded().await)?;
+        let refusal = self.refusal(&run, crowded.unwrap_or(true));
         let mut known = Known::new(Some(Arc::clone(&run)), fence.clone(), store);
         match refusal {
             None if run.status.phase.is_some_and(RunPhase::is_terminal) => return Ok(Some(uid)),
             None => {
                 known.slot = true;
+                known.heard = true;
                 self.runs.insert(uid.clone(), known);
                 self.start(&uid, workers);
                 self.renew_soon = true;
@@ -285,14 +328,28 @@ impl Dispatcher {
                     known.finished = true;
                     known.run = None;
                     self.runs.insert(uid.clone(), known);
+                } else {
+                    // The server told it once and waits.
+                    self.undecided.insert(uid.clone(), upsert);
                 }
             }
         }
         Ok(Some(uid))
     }
 
+    /// A newer attempt of a task means that older ones were taken away, whatever else the server says of them.
+    fn supersede(&self, newer: &Fence) {
+        for (uid, known) in &self.runs {
+            let older = known.fence.task_uid == newer.task_uid && known.fence.attempt < newer.attempt;
+            if older && !known.finished && !newer.task_uid.is_empty() {
+                tracing::warn!(run = uid, "a newer attempt of its task is here: it is ended");
+                known.tell(|wish| wish.stale = Some("a newer attempt was given to this device".into()));
+            }
+        }
+    }
+
     /// Why a run that the device has never seen is not started.
-    fn refusal(&self, run: &Run) -> Option<Failure> {
+    fn refusal(&self, run: &Run, crowded: bool) -> Option<Failure> {
         let phase = run.status.phase.unwrap_or(RunPhase::Pending);
         if phase.is_terminal() {
             return None;
@@ -317,6 +374,17 @@ impl Dispatcher {
             (
                 FailureReason::Internal,
                 format!("the device's owner does not serve namespace {namespace}"),
+            )
+        } else if *self.parts.pressure.borrow() {
+            (
+                FailureReason::DiskFull,
+                "the device's disk is nearly full: it takes no new runs".to_owned(),
+            )
+        } else if crowded {
+            (
+                FailureReason::DiskFull,
+                "the device has more to report than the control plane takes: it takes no new runs before that is told"
+                    .to_owned(),
             )
         } else if self.busy() >= self.settings.max_runs {
             (

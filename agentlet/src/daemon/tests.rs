@@ -44,8 +44,13 @@ impl FakeRuns {
 }
 
 impl Runs for FakeRuns {
-    fn stored(&self) -> std::io::Result<Vec<Stored>> {
-        Ok(self.stored.clone())
+    fn stored(&self) -> BoxFuture<'_, std::io::Result<Vec<Stored>>> {
+        Box::pin(async { Ok(self.stored.clone()) })
+    }
+
+    fn condemn(&self, run: &Run, _: &str) -> std::io::Result<()> {
+        self.say(format!("{} condemned", run.metadata.uid));
+        Ok(())
     }
 
     fn work(&self, mut wish: watch::Receiver<Wish>, events: Events) -> BoxFuture<'static, ()> {
@@ -53,6 +58,7 @@ impl Runs for FakeRuns {
         Box::pin(async move {
             let say = |what: String| log.lock().unwrap().push(what);
             let run = Arc::clone(&wish.borrow().run);
+            assert_ne!(run.spec.prompt, "panic", "as the test wants it");
             let uid = run.metadata.uid.clone();
             let fence = fence(&run, DEVICE);
             let phase = |phase| RunReport {
@@ -98,6 +104,18 @@ impl Runs for FakeRuns {
         })
     }
 
+    fn give_up(&self, run: &Run, events: Events) -> BoxFuture<'static, ()> {
+        let (outbox, fence) = (self.outbox.clone(), fence(run, DEVICE));
+        Box::pin(async move {
+            let failed = RunReport {
+                phase: Some(RunPhase::Failed),
+                ..RunReport::default()
+            };
+            outbox.report(&fence, &failed).await.unwrap();
+            events.send((fence.run_uid, FromRun::Finished)).await.unwrap();
+        })
+    }
+
     fn forget(&self, run: &Run) -> BoxFuture<'static, ()> {
         self.say(format!("{} forgotten", run.metadata.uid));
         Box::pin(async {})
@@ -125,10 +143,12 @@ impl Device {
             ids: Arc::new(RandomIds),
             events,
             client,
+            renewals: None,
         };
         let parts = Parts {
             outbox: outbox.clone(),
             boot: Arc::new(TestBoot(tokio::time::Instant::now())),
+            clock: Arc::new(panda_api::meta::SystemClock),
             runs: Arc::new(FakeRuns {
                 outbox: outbox.clone(),
                 stored,
@@ -136,6 +156,7 @@ impl Device {
             }),
             session,
             status,
+            pressure: watch::channel(false).1,
             agents,
             running: watch::Sender::new(0),
         };
@@ -143,7 +164,7 @@ impl Device {
             device_uid: DEVICE.into(),
             max_runs: 2,
             namespaces: vec!["default".into()],
-            renew_every: Duration::from_millis(200),
+            renew_every: Some(Duration::from_millis(200)),
             shutdown,
         };
         let inner = token.clone();
@@ -365,6 +386,7 @@ async fn rolled_back_disk_ends_runs_under_numbers_that_the_server_takes() {
     let stored = Stored {
         run: Arc::new(a_run("r1")),
         store_uid: "store-a".into(),
+        finished: false,
         shipped_to: None,
     };
     server.state().last_seq = 500;
@@ -372,6 +394,7 @@ async fn rolled_back_disk_ends_runs_under_numbers_that_the_server_takes() {
     let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![stored]);
     reported(&server, "r1", RunPhase::Failed).await;
     assert!(server.state().reports.iter().all(|r| r.0 > 500));
+    assert!(device.said("r1 condemned"), "written down before the numbers are");
     device.stop().await;
 }
 
@@ -390,4 +413,191 @@ async fn stopping_runs_waits_until_the_server_knows() {
     let outbox = device.stop().await;
     assert_eq!(server.state().last_phase("r1"), Some(RunPhase::Failed));
     assert_eq!(outbox.pending("store-a", 0, 9).await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn commands_of_another_attempt_epoch_or_device_change_nothing() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    let mut run = a_run("r2");
+    run.spec.attempt = 2;
+    server.upsert(run.clone());
+    reported(&server, "r2", RunPhase::Running).await;
+    run.spec.cancel = Some(true);
+    type Change = fn(&mut Run);
+    let changes: [Change; 4] = [
+        |run| run.spec.attempt = 1,
+        |run| run.spec.lease_epoch = Some(0),
+        |run| run.spec.lease_epoch = Some(2),
+        |run| run.spec.device_uid = "device-2".into(),
+    ];
+    for change in changes {
+        let mut stale = run.clone();
+        change(&mut stale);
+        server.upsert(stale);
+    }
+    // A cancel that comes late, of a run that the device does not have any more.
+    let mut first = a_run("r1");
+    first.spec.cancel = Some(true);
+    first.status.phase = Some(RunPhase::Running);
+    server.upsert(first);
+    reported(&server, "r1", RunPhase::Failed).await;
+    assert_eq!(server.state().last_phase("r2"), Some(RunPhase::Running));
+    server.upsert(run);
+    reported(&server, "r2", RunPhase::Cancelled).await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn newer_attempt_of_a_task_ends_the_older() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    // The fake worker looks at what is stale before it starts only.
+    server.state().grants = false;
+    let mut run = a_run("r1");
+    run.spec.task_ref.uid = "t".into();
+    server.upsert(run.clone());
+    reported(&server, "r1", RunPhase::Preparing).await;
+    run.metadata.uid = "r2".into();
+    run.spec.attempt = 2;
+    server.upsert(run);
+    device
+        .until_said("r1 stale: a newer attempt was given to this device")
+        .await;
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_never_spoke_of_a_run_cannot_take_it_away() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    server.upsert(a_run("r2"));
+    reported(&server, "r1", RunPhase::Running).await;
+    server.change("r1", |run| run.spec.cancel = Some(true));
+    reported(&server, "r1", RunPhase::Cancelled).await;
+    reported(&server, "r2", RunPhase::Running).await;
+    server.become_store("store-b");
+    server.state().answer = Answer::Stale;
+    let outbox = device.outbox.clone();
+    // r1's end, which this store calls stale, may go when it is said to be gone; what is left of r2 stays.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while outbox.terminal("store-b", "r1").await.unwrap() != Some(true) {
+        assert!(tokio::time::Instant::now() < deadline, "r1 never settled");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!device.said("r1 forgotten"), "not before it was handed over");
+    let fence = fence(&a_run("r2"), DEVICE);
+    let seq = outbox.report(&fence, &RunReport::default()).await.unwrap();
+    server
+        .until("r2's report", |s| {
+            s.arrived.iter().any(|a| a.0 == seq).then_some(())
+        })
+        .await;
+    server.hang_up();
+    device.until_said("r1 forgotten").await;
+    assert!(!device.said("r2 gone") && !device.said("r2 stale: another epoch"));
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn run_whose_worker_always_fails_ends_as_failed() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    let mut run = a_run("r1");
+    run.spec.prompt = "panic".into();
+    server.upsert(run);
+    reported(&server, "r1", RunPhase::Failed).await;
+    // Its slot is free again.
+    for uid in ["r2", "r3"] {
+        server.upsert(a_run(uid));
+        reported(&server, uid, RunPhase::Running).await;
+    }
+    device.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_in_the_outbox_is_handed_over_before_a_daemon_leaves_its_runs() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Running).await;
+    let fence = fence(&a_run("r1"), DEVICE);
+    for _ in 0..500 {
+        let report = RunReport {
+            phase: Some(RunPhase::Running),
+            ..RunReport::default()
+        };
+        device.outbox.report(&fence, &report).await.unwrap();
+    }
+    let outbox = device.stop().await;
+    assert_eq!(outbox.pending("store-a", 0, 9).await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn daemon_does_not_wait_for_ever_for_a_server_that_does_not_answer() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    server.state().answer = Answer::Silent;
+    let device = Device::start(&server, &dir.path().join("o"), Shutdown::KeepRuns, vec![]);
+    server.upsert(a_run("r1"));
+    reported(&server, "r1", RunPhase::Preparing).await;
+    let outbox = device.stop().await;
+    assert_eq!(
+        outbox.pending("store-a", 0, 9).await.unwrap().len(),
+        1,
+        "for the next start"
+    );
+}
+
+#[tokio::test]
+async fn server_that_never_acknowledges_fills_no_memory_and_gets_no_new_runs_started() {
+    let (server, dir) = (FakeServer::start().await, tempfile::tempdir().unwrap());
+    server.state().answer = Answer::Silent;
+    let path = dir.path().join("o");
+    let device = Device::start(&server, &path, Shutdown::KeepRuns, vec![]);
+    let full = RunReport {
+        phase: Some(RunPhase::Running),
+        changed_files: Some(vec!["x".repeat(40 << 10)]),
+        ..RunReport::default()
+    };
+    let mut taken = 0;
+    let error = loop {
+        match device.outbox.report(&fence(&a_run("r0"), DEVICE), &full).await {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, outbox::Error::Full), "{error}");
+    server
+        .until("the first report", |s| (!s.arrived.is_empty()).then_some(()))
+        .await;
+    let oldest = device.outbox.pending("store-a", 0, 1).await.unwrap()[0].seq;
+    assert_eq!((oldest, taken > 10), (1, true), "what was said first is kept");
+    for n in 0..100 {
+        server.upsert(a_run(&format!("r{n}")));
+    }
+    // The server takes them away again, and begins to listen.
+    server.state().runs.clear();
+    server.state().answer = Answer::Ack;
+    server.hang_up();
+    server
+        .until("everything that was kept", |s| {
+            (s.reports.len() >= taken).then_some(())
+        })
+        .await;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !device.outbox.pending("store-a", 0, 1).await.unwrap().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "never settled");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let started = server
+        .state()
+        .reports
+        .iter()
+        .any(|r| r.2.phase == Some(RunPhase::Preparing));
+    assert!(!started);
+    // With room again, runs are taken again.
+    server.upsert(a_run("later"));
+    reported(&server, "later", RunPhase::Running).await;
+    device.stop().await;
 }

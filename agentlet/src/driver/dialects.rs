@@ -65,8 +65,13 @@ fn claude() -> Builtin {
                 "message.content.*.type",
                 "tool_use",
             )],
+            tool_input: vec![at("assistant", "message.content.*.input")],
             session: vec![at("", "session_id")],
-            error: vec![when("result", "result", "is_error", "true")],
+            error: vec![
+                when("result", "result", "is_error", "true"),
+                when("result", "errors.*", "is_error", "true"),
+                when("result", "error.message", "is_error", "true"),
+            ],
             end: vec![at("result", "subtype")],
             ok_stop_reasons: vec!["success".into()],
             ..JsonlDialect::default()
@@ -99,6 +104,12 @@ fn codex() -> Builtin {
                     _ => call("item.started", kind),
                 })
                 .collect(),
+            tool_input: vec![
+                when("item.started", "item.command", "item.type", "command_execution"),
+                when("item.completed", "item.changes", "item.type", "file_change"),
+                when("item.started", "item.arguments", "item.type", "mcp_tool_call"),
+                when("item.started", "item.query", "item.type", "web_search"),
+            ],
             session: vec![at("thread.started", "thread_id")],
             error: vec![at("error", "message"), at("turn.failed", "error.message")],
             end: vec![at("turn.completed", "type")],
@@ -119,6 +130,7 @@ fn gemini() -> Builtin {
         dialect: JsonlDialect {
             text: vec![when("message", "content", "role", "assistant")],
             tool_call: vec![at("tool_use", "tool_name")],
+            tool_input: vec![at("tool_use", "parameters")],
             session: vec![at("init", "session_id")],
             error: vec![
                 when("error", "message", "severity", "error"),
@@ -144,6 +156,7 @@ fn grok() -> Builtin {
         dialect: JsonlDialect {
             text: vec![at("text", "data")],
             tool_call: vec![at("tool_call", "toolName")],
+            tool_input: vec![at("tool_call", "rawInput")],
             session: vec![at("end", "sessionId")],
             error: vec![at("error", "message")],
             end: vec![at("end", "stopReason")],
@@ -166,6 +179,7 @@ fn opencode() -> Builtin {
         dialect: JsonlDialect {
             text: vec![at("text", "part.text")],
             tool_call: vec![at("tool_use", "part.tool")],
+            tool_input: vec![at("tool_use", "part.state.input")],
             session: vec![at("", "sessionID")],
             error: vec![at("error", "error.data.message"), at("error", "error.name")],
             end: vec![at("step_finish", "part.reason")],
@@ -196,7 +210,10 @@ mod tests {
             let builtin = dialect(name).unwrap();
             let d = builtin.dialect;
             assert!(
-                !d.text.is_empty() && !d.tool_call.is_empty() && !d.session.is_empty(),
+                !d.text.is_empty()
+                    && !d.tool_call.is_empty()
+                    && !d.tool_input.is_empty()
+                    && !d.session.is_empty(),
                 "{name}"
             );
             assert!(!d.error.is_empty() && !d.end.is_empty(), "{name}");

@@ -1,22 +1,14 @@
 //! One JSON event a line, understood by a table of field paths.
 
-use panda_api::{EventPath, JsonlDialect, Money, Usage, UsagePaths};
+use panda_api::{EventPath, JsonlDialect, Usage, UsagePaths};
 use serde_json::Value;
 
 use super::lines::{Line, Lines};
-use super::turn::{Judge, Turn};
+use super::turn::{Judge, Seen, Turn};
 use super::{
-    AgentEvent, Driver, DriverConfig, Launch, Output, Tail, TurnEnd, TurnOutcome, paths, stdin_outputs,
+    AgentEvent, Driver, DriverConfig, Launch, MAX_RAW, MAX_TEXT, Output, Tail, TurnEnd, TurnOutcome,
+    input_text, other, paths, stdin_outputs, usage,
 };
-
-/// Most text of one message that is kept.
-const MAX_TEXT: usize = 256 << 10;
-
-/// Longest text of a line that is no event.
-const MAX_RAW: usize = 2000;
-
-/// Largest event that is passed on whole.
-const MAX_EVENT: usize = 64 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -29,7 +21,7 @@ pub(super) struct Jsonl {
     stderr: Tail,
     /// What was said in lines that are no events: the only words of an agent that fails before it speaks.
     raw: Tail,
-    turn: Turn,
+    pub(super) turn: Turn,
     /// The next text begins a new message.
     new_message: bool,
     money: f64,
@@ -54,7 +46,7 @@ impl Jsonl {
         }
     }
 
-    fn line(&mut self, line: Line) -> Vec<Output> {
+    pub(super) fn line(&mut self, line: Line) -> Vec<Output> {
         let bytes = match line {
             Line::TooLong(shown) => return vec![self.raw(&shown)],
             Line::Whole(bytes) => bytes,
@@ -75,11 +67,9 @@ impl Jsonl {
         Output::Event(AgentEvent::Raw { line })
     }
 
-    fn event(&mut self, event: Value, size: usize) -> Vec<Output> {
-        for rule in self.judge.matching(&event) {
-            self.turn.matched.retain(|(n, _)| *n != rule);
-            self.turn.matched.push((rule, event.clone()));
-        }
+    /// One event of `size` bytes.
+    pub(super) fn event(&mut self, event: Value, size: usize) -> Vec<Output> {
+        self.turn.look(&self.judge, &Seen::event(&event));
         let mut events = Vec::new();
         for id in self.values(&self.dialect.session, &event) {
             if !id.is_empty() && id != self.turn.session {
@@ -93,11 +83,17 @@ impl Jsonl {
             self.text(&text);
             events.push(AgentEvent::Text { text });
         }
-        for name in self.values(&self.dialect.tool_call, &event) {
+        let inputs = self.inputs(&event);
+        for (n, name) in self
+            .values(&self.dialect.tool_call, &event)
+            .into_iter()
+            .enumerate()
+        {
             understood = true;
             self.new_message = true;
             self.alive();
-            events.push(AgentEvent::ToolCall { name });
+            let (id, input) = (String::new(), inputs.get(n).cloned());
+            events.push(AgentEvent::ToolCall { id, name, input });
         }
         if let Some(usage) = self.usage(&event) {
             understood = true;
@@ -119,12 +115,7 @@ impl Jsonl {
             events.push(AgentEvent::Error { message });
         }
         if !understood {
-            events.push(if size <= MAX_EVENT {
-                AgentEvent::Other { event }
-            } else {
-                let line = event.to_string().chars().take(MAX_RAW).collect();
-                AgentEvent::Raw { line }
-            });
+            events.push(other(event, size));
         }
         events.into_iter().map(Output::Event).collect()
     }
@@ -161,36 +152,20 @@ impl Jsonl {
         if !paths.event.is_empty() && self.kind(event) != paths.event {
             return None;
         }
-        let number = |path: &str| paths::first(event, path).and_then(Value::as_f64);
-        let tokens = |path: &str| number(path).map(whole);
-        let (input, output) = (tokens(&paths.input), tokens(&paths.output));
-        if input.is_none() && output.is_none() {
-            return None;
-        }
-        let cached = tokens(&paths.cached).unwrap_or(0);
-        let besides = if paths.input_includes_cached.unwrap_or(true) {
-            0
-        } else {
-            cached
-        };
-        let money = number(&paths.money).filter(|m| m.is_finite() && *m >= 0.0);
-        let adds = paths.per_event.unwrap_or(false);
-        let usage = &mut self.turn.usage;
-        if !adds {
-            *usage = Usage::default();
+        let (amounts, money) = usage::amounts(paths, event)?;
+        let total = &mut self.turn.usage;
+        if !paths.per_event.unwrap_or(false) {
+            *total = Usage::default();
             self.money = 0.0;
         }
-        usage.input_tokens += input.unwrap_or(0).saturating_add(besides);
-        usage.output_tokens += output.unwrap_or(0);
-        usage.cached_tokens += cached;
+        total.input_tokens = total.input_tokens.saturating_add(amounts.input_tokens);
+        total.output_tokens = total.output_tokens.saturating_add(amounts.output_tokens);
+        total.cached_tokens = total.cached_tokens.saturating_add(amounts.cached_tokens);
         if let Some(money) = money {
             self.money += money;
-            usage.money = Some(Money {
-                amount: decimal(self.money),
-                currency: "USD".into(),
-            });
+            total.money = Some(usage::dollars(self.money));
         }
-        Some(usage.clone())
+        Some(total.clone())
     }
 
     fn kind(&self, event: &Value) -> String {
@@ -206,6 +181,17 @@ impl Jsonl {
 
     /// Texts at all paths that fit this event.
     fn values(&self, wanted: &[EventPath], event: &Value) -> Vec<String> {
+        let found = self.found(wanted, event);
+        found.into_iter().filter_map(paths::text).collect()
+    }
+
+    /// What tools are called with.
+    fn inputs(&self, event: &Value) -> Vec<String> {
+        let found = self.found(&self.dialect.tool_input, event);
+        found.into_iter().map(input_text).collect()
+    }
+
+    fn found<'a>(&self, wanted: &[EventPath], event: &'a Value) -> Vec<&'a Value> {
         let kind = self.kind(event);
         let fits = |p: &&EventPath| {
             (p.event.is_empty() || p.event == kind)
@@ -215,37 +201,17 @@ impl Jsonl {
                         .any(|v| paths::text(v).as_deref() == Some(p.when.as_str())))
         };
         let found = wanted.iter().filter(fits);
-        found
-            .flat_map(|p| paths::all(event, &p.path))
-            .filter_map(paths::text)
-            .collect()
+        found.flat_map(|p| paths::all(event, &p.path)).collect()
     }
 }
 
 /// An event, also behind a progress bar that was drawn over with carriage returns.
-fn parse(line: &[u8]) -> Option<Value> {
+pub(super) fn parse(line: &[u8]) -> Option<Value> {
     let object = |bytes: &[u8]| serde_json::from_slice(bytes).ok().filter(Value::is_object);
     object(line).or_else(|| {
         let trimmed = line.strip_suffix(b"\r").unwrap_or(line);
         object(trimmed.rsplit(|b| *b == b'\r').next()?)
     })
-}
-
-/// Amounts are whole numbers; anything else counts as far as it makes sense.
-fn whole(number: f64) -> u64 {
-    if number.is_finite() && number > 0.0 {
-        // Exact up to 2^53, which no amount of tokens reaches.
-        std::time::Duration::try_from_secs_f64(number.floor()).map_or(0, |d| d.as_secs())
-    } else {
-        0
-    }
-}
-
-/// A decimal number without exponent and needless zeros.
-fn decimal(amount: f64) -> String {
-    let text = format!("{amount:.9}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    text.into()
 }
 
 impl Driver for Jsonl {

@@ -1,7 +1,7 @@
 //! Lines out of a stream of bytes, within a bound.
 
-/// Longest line that is read as a whole.
-pub(super) const MAX: usize = 1 << 20;
+/// Longest line of events that is read as a whole.
+const MAX: usize = 1 << 20;
 
 /// How much of a longer one is shown.
 pub(super) const SHOWN: usize = 4 << 10;
@@ -16,14 +16,30 @@ pub(super) enum Line {
 }
 
 /// Cuts a stream into lines.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Lines {
+    max: usize,
     buffer: Vec<u8>,
     /// Passing over the rest of a line that was too long.
     skipping: bool,
 }
 
+impl Default for Lines {
+    fn default() -> Self {
+        Self::up_to(MAX)
+    }
+}
+
 impl Lines {
+    /// Reads lines of at most `max` bytes as a whole.
+    pub(super) const fn up_to(max: usize) -> Self {
+        Self {
+            max,
+            buffer: Vec::new(),
+            skipping: false,
+        }
+    }
+
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Line> {
         let mut out = Vec::new();
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
@@ -32,7 +48,7 @@ impl Lines {
                 _ => (piece, false),
             };
             if !self.skipping {
-                if self.buffer.len() + text.len() > MAX {
+                if self.buffer.len() + text.len() > self.max {
                     self.buffer.extend_from_slice(&text[..text.len().min(SHOWN)]);
                     self.buffer.truncate(SHOWN);
                     out.push(Line::TooLong(std::mem::take(&mut self.buffer)));

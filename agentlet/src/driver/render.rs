@@ -2,7 +2,7 @@
 //!
 //! Nothing passes a shell: a placeholder stays within its argument, and what replaces it is not looked at again.
 
-mod escape;
+pub(crate) mod escape;
 mod template;
 
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use panda_api::{
     AgentFile, AgentSpec, DriverKind, DriverSpec, EnvVar, FailureReason, FileFormat, PermissionLevel,
-    SecretKeyRef, StdinMode, StopSpec, SupervisionSpec,
+    SecretKeyRef, StdinMode, StopSpec, SupervisionSpec, UsagePaths,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 use self::template::Values;
-use super::{DIALECTS, DriverConfig, dialect, is_implemented};
+use super::{AcpConfig, Consent, DIALECTS, DriverConfig, StreamJsonConfig, dialect, is_implemented};
 use crate::process::{StopPolicy, StopTarget};
-use crate::supervisor::Limits;
+use crate::supervisor::{Limits, Part, SecretFile, SecretId};
 
 /// Levels of permission that may be used without a sandbox that asks, best first.
 const LEVELS: [&str; 2] = ["all", "edits"];
@@ -76,6 +76,10 @@ pub struct Rendered {
     pub folders: Vec<PathBuf>,
     /// Files to write.
     pub files: Vec<RenderedFile>,
+    /// Variables whose value is that of a Secret.
+    pub secret_env: Vec<(String, SecretId)>,
+    /// Files that hold the key of the model's endpoint, by their path under HOME.
+    pub secret_files: Vec<SecretFile>,
     /// Commands to run before.
     pub pre_run: Vec<Vec<String>>,
     /// How it is talked to and judged.
@@ -90,8 +94,11 @@ pub struct Rendered {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No way to run it.
-    #[error("drivers: none of {0:?} is implemented yet; add one of kind Exec or Jsonl")]
+    #[error("drivers: none of {0:?} is implemented yet; add one of kind ACP, StreamJson, Jsonl or Exec")]
     NoDriver(Vec<DriverKind>),
+    /// A program that is not there.
+    #[error("drivers: program {0:?} is not on the device's PATH")]
+    NoProgram(String),
     /// The program is missing.
     #[error("drivers[].command is empty")]
     NoCommand,
@@ -139,26 +146,25 @@ pub enum Error {
         /// What is wrong.
         because: String,
     },
-    /// Secrets are not handed over yet.
-    #[error(
-        "{field}: takes its value from Secret {secret:?}, which is not implemented yet; give a plain value"
-    )]
-    Secret {
-        /// Where.
-        field: String,
-        /// Name of the Secret.
-        secret: String,
-    },
 }
 
-/// The first way to run an agent that is implemented.
+/// The first way to run an agent that is implemented and whose program is there, and where the program is.
 ///
 /// # Errors
 ///
 /// When there is none.
-pub fn choose_driver(agent: &AgentSpec) -> Result<&DriverSpec, Error> {
-    let found = agent.drivers.iter().find(|d| is_implemented(d.kind));
-    found.ok_or_else(|| Error::NoDriver(agent.drivers.iter().map(|d| d.kind).collect()))
+pub fn choose_driver<'a>(
+    agent: &'a AgentSpec,
+    program: impl Fn(&str) -> Option<PathBuf>,
+) -> Result<(&'a DriverSpec, PathBuf), Error> {
+    let name = |driver: &'a DriverSpec| driver.command.first().map_or("", String::as_str);
+    let mut usable = agent.drivers.iter().filter(|d| is_implemented(d.kind)).peekable();
+    let Some(first) = usable.peek().copied() else {
+        return Err(Error::NoDriver(agent.drivers.iter().map(|d| d.kind).collect()));
+    };
+    usable
+        .find_map(|driver| Some((driver, program(name(driver))?)))
+        .ok_or_else(|| Error::NoProgram(name(first).to_owned()))
 }
 
 /// How long an agent may be silent, and work.
@@ -174,6 +180,7 @@ pub fn limits(supervision: Option<&SupervisionSpec>, attempt: Option<Duration>) 
             .and_then(|s| get(&s.silence))
             .unwrap_or(default.silence),
         attempt: attempt.unwrap_or(default.attempt),
+        repeat: supervision.and_then(|s| s.repeat_limit).unwrap_or(default.repeat),
     }
 }
 
@@ -187,19 +194,25 @@ pub fn render(input: &Input<'_>) -> Result<Rendered, Error> {
     let values = values(input);
     let (level, permission) = permission(agent)?;
     let argv = argv(input, &values, level, permission)?;
+    let (env, secret_env) = env(input, &values, level, permission)?;
+    let (secret_files, files): (Vec<_>, Vec<_>) = files(agent, &values, input.home)?
+        .into_iter()
+        .partition(|file| file.parts.iter().any(|part| matches!(part, Part::Secret(..))));
     Ok(Rendered {
-        env: env(input, &values, level, permission)?,
+        env,
+        secret_env,
+        secret_files,
         folders: [".config", ".cache", ".local/share", ".local/state", "tmp"]
             .map(PathBuf::from)
             .into(),
-        files: files(&agent.files, &values, input.home)?,
+        files: files.into_iter().map(RenderedFile::from).collect(),
         pre_run: agent
             .pre_run
             .iter()
             .enumerate()
             .map(|(n, command)| fill_all(command, &format!("preRun[{n}]"), &values))
             .collect::<Result<_, _>>()?,
-        driver: driver(input)?,
+        driver: driver(input, level, permission)?,
         stop: stop(agent.stop.as_ref())?,
         permission: level,
         argv,
@@ -259,15 +272,22 @@ fn argv(
     if template.first().is_none_or(String::is_empty) {
         return Err(Error::NoCommand);
     }
+    let mode_says_it = driver.kind == DriverKind::Acp && permission.is_some_and(|p| !p.acp_mode.is_empty());
     for addition in permission.map_or(&[][..], |p| &p.argv) {
         let at = if addition.after.is_empty() {
             template.len()
         } else {
-            let found = template.iter().position(|a| *a == addition.after);
-            found.map(|n| n + 1).ok_or_else(|| Error::NoSuchArgument {
-                level,
-                after: addition.after.clone(),
-            })?
+            match template.iter().position(|a| *a == addition.after) {
+                Some(n) => n + 1,
+                // For another driver: an adapter does not know the flags of the agent behind it.
+                None if mode_says_it => continue,
+                None => {
+                    return Err(Error::NoSuchArgument {
+                        level,
+                        after: addition.after.clone(),
+                    });
+                }
+            }
         };
         template.splice(at..at, addition.add.iter().cloned());
     }
@@ -294,15 +314,24 @@ fn fill_all(templates: &[String], field: &str, values: &Values) -> Result<Vec<St
         .collect()
 }
 
+type Plain = Vec<(String, String)>;
+type Secret = Vec<(String, SecretId)>;
+
+/// What a variable is set to.
+enum Set {
+    Plain(String),
+    Secret(SecretId),
+}
+
 /// Later ones win: what every run has, the endpoint, the Agent, its driver, the permission, limits, the Run.
 fn env(
     input: &Input<'_>,
     values: &Values,
     level: &str,
     permission: Option<&PermissionLevel>,
-) -> Result<Vec<(String, String)>, Error> {
+) -> Result<(Plain, Secret), Error> {
     let home = |below: &str| input.home.join(below).display().to_string();
-    let mut env: BTreeMap<String, String> = [
+    let mut env: BTreeMap<String, Set> = [
         ("PATH", input.path.to_owned()),
         ("HOME", input.home.display().to_string()),
         ("XDG_CONFIG_HOME", home(".config")),
@@ -315,25 +344,18 @@ fn env(
         ("LANG", "C.UTF-8".to_owned()),
         ("TERM", "dumb".to_owned()),
     ]
-    .map(|(name, value)| (name.to_owned(), value))
+    .map(|(name, value)| (name.to_owned(), Set::Plain(value)))
     .into();
-    if let Some(endpoint) = input.agent.models.as_ref().and_then(|m| m.endpoint.as_ref()) {
-        if !endpoint.base_url_env.is_empty() && !endpoint.base_url.is_empty() {
-            env.insert(
-                endpoint.base_url_env.clone(),
-                format!("{}{}", endpoint.base_url, endpoint.suffix),
-            );
-        }
-        let secret = endpoint
-            .credential
-            .as_ref()
-            .and_then(|c| c.pointer("/secretKeyRef/name"));
-        if let Some(name) = secret.and_then(Value::as_str).filter(|name| !name.is_empty()) {
-            return Err(Error::Secret {
-                field: "models.endpoint.credential".into(),
-                secret: name.into(),
-            });
-        }
+    let endpoint = input.agent.models.as_ref().and_then(|m| m.endpoint.as_ref());
+    if let Some(endpoint) = endpoint.filter(|e| !e.base_url_env.is_empty() && !e.base_url.is_empty()) {
+        env.insert(
+            endpoint.base_url_env.clone(),
+            Set::Plain(format!("{}{}", endpoint.base_url, endpoint.suffix)),
+        );
+    }
+    if let Some(credential) = input.agent.credential().filter(|c| !c.env.is_empty()) {
+        let reference = credential.secret_key_ref.as_ref();
+        env.extend(reference.map(|reference| (credential.env.clone(), Set::Secret(id(reference)))));
     }
     let sources = [
         ("env".to_owned(), input.agent.env.as_slice()),
@@ -345,37 +367,65 @@ fn env(
     ];
     for (field, vars) in sources {
         for var in vars {
-            let value = values.fill(
-                plain(var, &field)?,
-                &format!("{field}.{}", var.name),
-                FileFormat::Raw,
-            )?;
+            let value = match var.secret_key_ref() {
+                Some(reference) => Set::Secret(id(reference)),
+                None => Set::Plain(values.fill(
+                    var.value.as_deref().unwrap_or_default(),
+                    &format!("{field}.{}", var.name),
+                    FileFormat::Raw,
+                )?),
+            };
             env.insert(var.name.clone(), value);
         }
     }
     for (name, value) in input.limits {
         if let Some(limit) = input.agent.limits.get(*name).filter(|l| !l.env.is_empty()) {
-            env.insert(limit.env.clone(), value.clone());
+            env.insert(limit.env.clone(), Set::Plain(value.clone()));
         }
     }
     for var in input.env {
-        env.insert(var.name.clone(), plain(var, "the Run's env")?.to_owned());
+        let value = match var.secret_key_ref() {
+            Some(reference) => Set::Secret(id(reference)),
+            None => Set::Plain(var.value.clone().unwrap_or_default()),
+        };
+        env.insert(var.name.clone(), value);
     }
-    Ok(env.into_iter().collect())
+    let (mut plain, mut secret) = (Vec::new(), Vec::new());
+    for (name, value) in env {
+        match value {
+            Set::Plain(value) => plain.push((name, value)),
+            Set::Secret(id) => secret.push((name, id)),
+        }
+    }
+    Ok((plain, secret))
 }
 
-fn plain<'a>(var: &'a EnvVar, field: &str) -> Result<&'a str, Error> {
-    let secret: Option<&SecretKeyRef> = var.value_from.as_ref().and_then(|v| v.secret_key_ref.as_ref());
-    match secret {
-        Some(secret) => Err(Error::Secret {
-            field: format!("{field}.{}", var.name),
-            secret: secret.name.clone(),
-        }),
-        None => Ok(var.value.as_deref().unwrap_or_default()),
+fn id(reference: &SecretKeyRef) -> SecretId {
+    SecretId {
+        name: reference.name.clone(),
+        key: reference.key.clone(),
     }
 }
 
-fn files(files: &[AgentFile], values: &Values, home: &Path) -> Result<Vec<RenderedFile>, Error> {
+impl From<SecretFile> for RenderedFile {
+    fn from(file: SecretFile) -> Self {
+        let text = |part| match part {
+            Part::Text(text) => text,
+            Part::Secret(..) => String::new(),
+        };
+        Self {
+            path: file.path,
+            mode: file.mode,
+            content: file.parts.into_iter().map(text).collect(),
+        }
+    }
+}
+
+/// What the template of a file names the key of the model's endpoint with.
+const CREDENTIAL: &str = "{{credential}}";
+
+fn files(agent: &AgentSpec, values: &Values, home: &Path) -> Result<Vec<SecretFile>, Error> {
+    let credential = agent.credential().and_then(|c| c.secret_key_ref.as_ref()).map(id);
     let render = |(n, file): (usize, &AgentFile)| {
         let field = |name: &str| format!("files[{n}].{name}");
         let invalid = |name: &str, because: &str| Error::Invalid {
@@ -399,22 +449,71 @@ fn files(files: &[AgentFile], values: &Values, home: &Path) -> Result<Vec<Render
                 .filter(|m| *m <= 0o777)
                 .ok_or_else(|| invalid("mode", "must be an octal number up to 0777, for example \"0600\""))?,
         };
-        Ok(RenderedFile {
+        let mut parts = Vec::new();
+        for (n, text) in file.template.split(CREDENTIAL).enumerate() {
+            if n > 0 {
+                let credential = credential.clone().ok_or_else(|| Error::NoValue {
+                    field: field("template"),
+                    name: "credential".into(),
+                    remedy: "set models.endpoint.credential.secretKeyRef",
+                })?;
+                parts.push(Part::Secret(credential, file.format));
+            }
+            parts.push(Part::Text(values.fill(text, &field("template"), file.format)?));
+        }
+        Ok(SecretFile {
             path: path.into(),
             mode,
-            content: values.fill(&file.template, &field("template"), file.format)?,
+            parts,
         })
     };
-    files.iter().enumerate().map(render).collect()
+    agent.files.iter().enumerate().map(render).collect()
 }
 
-fn driver(input: &Input<'_>) -> Result<DriverConfig, Error> {
+fn driver(
+    input: &Input<'_>,
+    level: &str,
+    permission: Option<&PermissionLevel>,
+) -> Result<DriverConfig, Error> {
     let (agent, driver) = (input.agent, input.driver);
+    if driver.kind == DriverKind::Acp && driver.client_capabilities.as_ref().is_some_and(offers) {
+        return Err(Error::Invalid {
+            field: "drivers[].clientCapabilities".into(),
+            because: "neither files nor terminals are offered to agents; leave it out".into(),
+        });
+    }
+    let consent = match level {
+        "all" => Consent::All,
+        "edits" => Consent::Edits,
+        _ => Consent::Nothing,
+    };
+    let stream_json = (driver.kind == DriverKind::StreamJson).then(|| StreamJsonConfig {
+        prompt: input.prompt.to_owned(),
+        consent,
+    });
+    let acp = (driver.kind == DriverKind::Acp).then(|| AcpConfig {
+        prompt: input.prompt.to_owned(),
+        cwd: input.workspace.to_owned(),
+        session: input.session.to_owned(),
+        authenticate: driver.authenticate.clone(),
+        mode: permission.map_or_else(String::new, |p| p.acp_mode.clone()),
+        consent,
+    });
     let builtin = dialect(&driver.dialect);
     let paths = match (driver.kind, &driver.events, &builtin) {
         (DriverKind::Jsonl, Some(events), _) => Some(events.clone()),
         (DriverKind::Jsonl, None, Some(builtin)) => Some(builtin.dialect.clone()),
         (DriverKind::Jsonl, None, None) => return Err(Error::UnknownDialect(driver.dialect.clone())),
+        // What is said beside the events is known of this one only.
+        (DriverKind::StreamJson, _, Some(builtin)) if driver.dialect == "claude" => {
+            Some(builtin.dialect.clone())
+        }
+        (DriverKind::StreamJson, ..) => {
+            return Err(Error::Invalid {
+                field: "drivers[].dialect".into(),
+                because: "a StreamJson driver speaks the dialect `claude` only".into(),
+            });
+        }
         _ => None,
     };
     let exit_codes = agent
@@ -431,10 +530,29 @@ fn driver(input: &Input<'_>) -> Result<DriverConfig, Error> {
         kind: driver.kind,
         dialect: paths,
         stdin: matches!(agent.stdin, Some(StdinMode::Prompt)).then(|| input.prompt.to_owned()),
-        usage: agent.usage.clone().or_else(|| builtin.map(|b| b.usage)),
+        usage: usage(agent.usage.as_ref(), driver.kind).or_else(|| builtin.map(|b| b.usage)),
+        acp,
+        stream_json,
         failures: agent.failures.clone(),
         exit_codes: exit_codes.collect::<Result<_, _>>()?,
     })
+}
+
+/// Paths that speak of what this kind of driver reads. `event: session/prompt` is the answer to a prompt over ACP.
+fn usage(paths: Option<&UsagePaths>, kind: DriverKind) -> Option<UsagePaths> {
+    let acp = kind == DriverKind::Acp;
+    let fits = |paths: &&UsagePaths| paths.event.is_empty() || (paths.event == "session/prompt") == acp;
+    paths.filter(fits).cloned()
+}
+
+/// Whether a client that says this offers anything.
+fn offers(capabilities: &Value) -> bool {
+    match capabilities {
+        Value::Bool(offered) => *offered,
+        Value::Object(fields) => fields.values().any(offers),
+        Value::Null => false,
+        Value::Number(_) | Value::String(_) | Value::Array(_) => true,
+    }
 }
 
 fn stop(spec: Option<&StopSpec>) -> Result<StopPolicy, Error> {

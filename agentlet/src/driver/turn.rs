@@ -8,7 +8,7 @@ use panda_api::{Failure, FailureClass, FailureReason, FailureRule, Usage};
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
-use super::{DriverConfig, Error, last_words, paths, plain};
+use super::{DriverConfig, Error, MAX_EVENT, MAX_RAW, last_words, paths, plain};
 use crate::process::Exit;
 
 /// Longest summary, in characters.
@@ -56,8 +56,75 @@ pub(super) struct Turn {
     pub(super) speaks: bool,
     /// Model text or tool calls.
     pub(super) did_something: bool,
-    /// Failure rules that matched an event as it went by: index of the rule, the event.
+    /// Failure rules that matched something as it went by: index of the rule, what it matched.
     pub(super) matched: Vec<(usize, Value)>,
+    /// The JSON-RPC error that ended the turn.
+    pub(super) rpc: Option<RpcError>,
+    /// What was wrong with how the agent spoke.
+    pub(super) broken: Option<String>,
+}
+
+impl Turn {
+    /// Notes which rules match what went by; of several matches the newest counts.
+    pub(super) fn look(&mut self, judge: &Judge, seen: &Seen<'_>) {
+        for (rule, value) in judge.matching(seen) {
+            self.matched.retain(|(n, _)| *n != rule);
+            self.matched.push((rule, value));
+        }
+    }
+}
+
+/// An error of JSON-RPC.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RpcError {
+    pub(super) code: i64,
+    pub(super) message: String,
+    pub(super) data: Value,
+}
+
+impl RpcError {
+    /// What it says, for people.
+    pub(super) fn words(&self) -> String {
+        let data = match &self.data {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            data => ["message", "details", "error"]
+                .iter()
+                .find_map(|name| data[*name].as_str())
+                .map_or_else(|| data.to_string(), str::to_owned),
+        };
+        let words = match (self.message.trim(), data.trim()) {
+            (message, "") => message.to_owned(),
+            (message, data) => format!("{message}: {data}"),
+        };
+        let words: String = words.chars().take(MAX_RAW).collect();
+        if words.is_empty() {
+            format!("error {}", self.code)
+        } else {
+            words
+        }
+    }
+}
+
+/// Something that went by, and the parts of it that rules speak of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) event: &'a Value,
+    /// The update of an ACP session.
+    pub(super) update: Option<&'a Value>,
+    /// The data of an error.
+    pub(super) data: Option<&'a Value>,
+}
+
+impl<'a> Seen<'a> {
+    /// An event of a dialect, in which everything stands.
+    pub(super) const fn event(event: &'a Value) -> Self {
+        Self {
+            event,
+            update: Some(event),
+            data: Some(event),
+        }
+    }
 }
 
 /// The rules of one agent, compiled.
@@ -103,32 +170,47 @@ impl Judge {
         })
     }
 
-    /// Rules that look at events and match this one; the other conditions of a rule are looked at in the end.
-    pub(super) fn matching(&self, event: &Value) -> Vec<usize> {
-        let holds = |rule: &&(usize, &Rule)| {
-            let wanted = &rule.1.rule.match_;
-            let wanted = wanted.event.iter().chain(&wanted.data).chain(&wanted.update);
-            let mut some = false;
-            for (path, value) in wanted {
-                some = true;
-                if !paths::all(event, path).contains(&value) {
-                    return false;
+    /// Rules that look at events and match this one, with what their `resetAt` is a path in; the other conditions of a
+    /// rule are looked at in the end.
+    fn matching(&self, seen: &Seen<'_>) -> Vec<(usize, Value)> {
+        let look = |rule: &Rule| {
+            let wanted = &rule.rule.match_;
+            let parts = [
+                (&wanted.event, Some(seen.event)),
+                (&wanted.data, seen.data),
+                (&wanted.update, seen.update),
+            ];
+            let mut matched = None;
+            for (conditions, value) in parts.into_iter().filter(|(conditions, _)| !conditions.is_empty()) {
+                let value = value?;
+                let holds = |(path, want): (&String, &Value)| paths::all(value, path).contains(&want);
+                if !conditions.iter().all(holds) {
+                    return None;
                 }
+                matched = Some(value);
             }
-            some
+            matched
         };
-        self.rules
-            .iter()
-            .enumerate()
-            .filter(|r| holds(&r))
-            .map(|(n, _)| n)
+        let rules = self.rules.iter().enumerate();
+        rules
+            .filter_map(|(n, rule)| {
+                let value = look(rule)?;
+                // Kept for the time in it, as long as it is of a size that such things have.
+                let small = value.to_string().len() <= MAX_EVENT;
+                Some((n, if small { value.clone() } else { Value::Null }))
+            })
             .collect()
     }
 
-    /// Decides, in this order: what we did ourselves; memory; an error that the agent reported, named by the first
-    /// rule that fits; rules; the empty turn; the stop reason; the exit code.
+    /// Decides, in this order: what we did ourselves; memory; rules, which also name an error that the agent reported;
+    /// broken speech; that error; the empty turn; the stop reason; the exit code.
     pub(super) fn decide(&self, turn: Turn, end: &TurnEnd) -> TurnOutcome {
         let failure = self.failure(&turn, end);
+        // A session that could not be gone on with, or in which nothing could be done, is nothing to go on with.
+        let useless = !turn.did_something
+            && failure
+                .as_ref()
+                .is_some_and(|f| f.reason == FailureReason::AgentError);
         let words = if turn.text.trim().is_empty() {
             turn.error.as_deref().unwrap_or_default()
         } else {
@@ -137,7 +219,7 @@ impl Judge {
         TurnOutcome {
             summary: last_words(words, SUMMARY),
             failure,
-            session: turn.session,
+            session: if useless { String::new() } else { turn.session },
             usage: turn.usage,
         }
     }
@@ -150,6 +232,7 @@ impl Judge {
                 exit_code: end.exit.code,
                 retryable: is_retryable(reason),
                 retry_after,
+                refusal: None,
             })
         };
         if let Some(ours) = &end.ours {
@@ -176,14 +259,21 @@ impl Judge {
         });
         if let Some((rule, event)) = rule {
             let message = turn.error.clone().unwrap_or_else(|| rule.words(turn));
-            let after = event.and_then(|e| reset_time(e, &rule.rule.reset_at, end.now));
+            let data = event.or(turn.rpc.as_ref().map(|error| &error.data));
+            let after = data
+                .and_then(|data| reset_time(data, &rule.rule.reset_at, end.now))
+                .or_else(|| rule.wait(&message, end.now));
             return make(rule.rule.reason, message, after);
+        }
+        if let Some(message) = &turn.broken {
+            return make(FailureReason::ProtocolError, message.clone(), None);
         }
         if let Some(message) = &turn.error {
             let reason = end
                 .exit
                 .code
                 .and_then(|code| self.exit_codes.get(&code).copied())
+                .or_else(|| turn.rpc.as_ref().and_then(known_code))
                 .unwrap_or(FailureReason::AgentError);
             return make(reason, message.clone(), None);
         }
@@ -238,8 +328,10 @@ impl Rule {
         };
         let about_events = !(wanted.event.is_empty() && wanted.data.is_empty() && wanted.update.is_empty());
         condition(about_events, event.is_some());
-        // Spoken only by drivers that are not built: never holds here.
-        condition(wanted.rpc_code.is_some(), false);
+        condition(
+            wanted.rpc_code.is_some(),
+            wanted.rpc_code == turn.rpc.as_ref().map(|error| error.code),
+        );
         if let Some(text) = &self.text {
             let error = turn.error.as_deref().unwrap_or_default();
             condition(true, text.is_match(error) || text.is_match(&turn.text));
@@ -258,6 +350,19 @@ impl Rule {
         some && all
     }
 
+    /// The pause that the message asks for: seconds in the group `retryAfter` of the rule's pattern.
+    fn wait(&self, message: &str, now: Option<Time>) -> Option<Time> {
+        let pattern = self.text.as_ref().or(self.stderr.as_ref())?;
+        let seconds: f64 = pattern
+            .captures(message)?
+            .name("retryAfter")?
+            .as_str()
+            .parse()
+            .ok()?;
+        let wait = std::time::Duration::try_from_secs_f64(seconds).ok()?;
+        Some(Time::from(now?.0.checked_add(wait).ok()?))
+    }
+
     fn words(&self, turn: &Turn) -> String {
         let from = if self.stderr.is_some() {
             &turn.stderr
@@ -270,6 +375,15 @@ impl Rule {
         } else {
             words
         }
+    }
+}
+
+/// What a code means by the protocol itself.
+const fn known_code(error: &RpcError) -> Option<FailureReason> {
+    match error.code {
+        // ACP: authentication is required.
+        -32000 => Some(FailureReason::AuthFailed),
+        _ => None,
     }
 }
 

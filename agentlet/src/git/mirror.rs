@@ -112,9 +112,15 @@ impl Mirror {
                 .await
                 .map_err(git_error)?;
             let haves: Vec<String> = haves.lines().map(str::to_owned).collect();
-            transfer(git, &source.repo, &repo, commit, &haves, max_bytes)
-                .await
-                .map_err(git_error)?;
+            let brought = transfer(git, &source.repo, &repo, commit, &haves, max_bytes).await;
+            if brought.is_err() {
+                // Half a pack may be what the disk is full of.
+                git.settle().await;
+                if let Err(error) = remove_leftovers(&path) {
+                    tracing::warn!(%error, "half a pack is left in a mirror until its next use");
+                }
+            }
+            brought.map_err(git_error)?;
             repo.call(git, "update-ref")
                 .args(["--no-deref", &keep, commit])
                 .run()
@@ -170,7 +176,7 @@ async fn init(git: &Git, repo: &Repo, format: &str, reader: Option<Ids>) -> Resu
     std::fs::write(path.join("panda-mirror"), b"1\n").map_err(io_error)
 }
 
-/// Removes what git leaves when it is killed: lock files and half packs. Nobody else works in the mirror while we hold it.
+/// Removes what git leaves when it is killed or fails: lock files and half packs. Nobody else works in the mirror while we hold it.
 fn remove_leftovers(path: &Path) -> std::io::Result<()> {
     for dir in ["", "refs/panda/base", "objects/pack"] {
         let dir = path.join(dir);

@@ -12,6 +12,9 @@ use super::{Error, Git, Repo, Sink};
 pub(crate) const FSCK: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,missingSpaceBeforeEmail=ignore,\
                     badTimezone=ignore,missingEmail=ignore,missingNameBeforeEmail=ignore";
 
+/// How a git ends that writes to one that is gone.
+const BROKEN_PIPE: &str = "signal 13";
+
 /// Brings `want` and everything that it needs from `from` to `to`. `haves` are commits that `to` holds completely.
 pub(crate) async fn transfer(
     git: &Git,
@@ -45,10 +48,12 @@ pub(crate) async fn transfer(
         .arg(format!("--max-input-size={max_bytes}"))
         .input_pipe(reader)
         .run();
-    // The sender's failure is the cause when both fail.
     let (sent, received) = tokio::join!(send, receive);
-    sent?;
-    received?;
+    match (sent, received) {
+        // A receiver that went away is the cause; else the sender's failure is, when both fail.
+        (Err(Error::Failed { status, .. }), Err(cause)) if status == BROKEN_PIPE => return Err(cause),
+        (sent, received) => sent.and(received.map(drop))?,
+    }
     check_connected(git, to, want, &known).await
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::mpsc;
@@ -14,6 +14,8 @@ const FORMAT: i64 = 1;
 /// Jobs in one transaction.
 const BATCH: usize = 128;
 const PAGE: u64 = 4096;
+/// Damaged files that are kept at most.
+const KEPT: u32 = 8;
 
 const SCHEMA: &str = "
 CREATE TABLE reports (
@@ -57,13 +59,52 @@ pub(super) fn open(path: &Path, max_bytes: u64) -> Result<Connection, Error> {
             .map_err(error)?;
     }
     let check: String = conn
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
         .map_err(error)?;
-    if check == "ok" {
-        Ok(conn)
-    } else {
-        Err(Error::Corrupt(check))
+    if check != "ok" {
+        return Err(Error::Corrupt(check));
     }
+    if newest(&conn).is_err() {
+        return Err(Error::Corrupt("it has no memory".into()));
+    }
+    readable(&conn).map_err(error)?;
+    Ok(conn)
+}
+
+/// Whatever would stop the daemon later is found at its start.
+fn readable(conn: &Connection) -> rusqlite::Result<()> {
+    conn.prepare("SELECT fence FROM reports")?
+        .query_map([], |row| super::decode_fence(row, 0))?
+        .try_for_each(|fence| fence.map(drop))
+}
+
+/// Gives a damaged outbox another name: the first that is free, or the last one of a few.
+pub(super) fn move_aside(path: &Path) -> Result<PathBuf, Error> {
+    let named = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let mut kept = named(".damaged-1");
+    for n in 2..=KEPT {
+        if !kept.exists() {
+            break;
+        }
+        kept = named(&format!(".damaged-{n}"));
+    }
+    let aside = |from: &Path, to: &Path| match std::fs::rename(from, to) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::Io(format!("{}: {e}", from.display())))
+        }
+        _ => Ok(()),
+    };
+    // The log first: left behind, it would be played into the new file.
+    let mut wal = kept.as_os_str().to_owned();
+    wal.push("-wal");
+    aside(&named("-wal"), Path::new(&wal))?;
+    aside(path, &kept)?;
+    drop(std::fs::remove_file(named("-shm")));
+    Ok(kept)
 }
 
 fn prepare(conn: &Connection, max_bytes: u64) -> rusqlite::Result<()> {

@@ -98,8 +98,10 @@ async fn apply(outbox: &mut Outbox, model: &mut Model, path: &Path, step: Step) 
         Step::Crash => *outbox = Outbox::open(path, 1 << 20).unwrap(),
         Step::Restart { above } => {
             outbox.restart_above(above).await.unwrap();
-            model.rows.clear();
-            model.newest = model.newest.max(above);
+            let rows = std::mem::take(&mut model.rows);
+            let kept = rows.into_iter().filter(|(_, row)| row.1 == 2);
+            model.rows = kept.map(|(seq, row)| (seq + above, row)).collect();
+            model.newest += above;
             model.last_ack = model.last_ack.max(above);
         }
     }
@@ -192,4 +194,59 @@ async fn terminal_reports_name_finished_runs_until_gone() {
     assert_eq!(outbox.finished().await.unwrap(), vec![fence(1)]);
     outbox.gone("s", "run-1").await.unwrap();
     assert_eq!(outbox.finished().await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn a_damaged_outbox_is_moved_aside_and_a_new_one_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let report = RunReport {
+        phase: Some(RunPhase::Failed),
+        ..RunReport::default()
+    };
+    for (round, damage) in [0_u64, 4096].into_iter().enumerate() {
+        let outbox = Outbox::open(&path, 1 << 20).unwrap();
+        let fence = Fence {
+            run_uid: "r1".into(),
+            ..Fence::default()
+        };
+        outbox.report(&fence, &report).await.unwrap();
+        drop(outbox);
+        // Waits until the writer has let go and the log is in the file.
+        drop(
+            Connection::open(&path)
+                .unwrap()
+                .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),
+        );
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0x5a; 2000], damage).unwrap();
+        let outbox = Outbox::open(&path, 1 << 20).unwrap();
+        assert_eq!(outbox.finished().await.unwrap(), vec![]);
+        assert_eq!(outbox.report(&fence, &report).await.unwrap(), 1);
+        assert!(
+            dir.path()
+                .join(format!("outbox.db.damaged-{}", round + 1))
+                .exists()
+        );
+        drop(outbox);
+    }
+}
+
+#[tokio::test]
+async fn terminal_reports_go_on_above_the_number_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(&dir.path().join("outbox.db"), 1 << 20).unwrap();
+    let fence = Fence::default();
+    for phase in [RunPhase::Running, RunPhase::Failed] {
+        let phase = Some(phase);
+        let report = RunReport {
+            phase,
+            ..RunReport::default()
+        };
+        outbox.report(&fence, &report).await.unwrap();
+    }
+    outbox.restart_above(100).await.unwrap();
+    assert_eq!(*outbox.newest().borrow(), 102);
+    let kept = outbox.pending("s", 0, 9).await.unwrap();
+    assert_eq!(kept.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [102]);
 }

@@ -12,12 +12,12 @@ use tracing::field::Empty;
 
 use super::job::{Kind, chain};
 use super::record::Stage;
-use super::worker::{Halt, Worker, failed};
+use super::worker::{Halt, Worker, failed, trouble};
 use crate::artifact::Snapshot;
 use crate::blobship::{BlobFile, digest};
 use crate::driver::DriverConfig;
 use crate::supervisor::log::{Caps, Chunk, LogReader, Stream};
-use crate::supervisor::{JobSpec, Limits, Outcome, Program, RunFolder};
+use crate::supervisor::{JobSpec, Limits, Outcome, Program, RunFolder, SecretUse};
 use crate::verify::Extraction;
 
 /// How long a check may take that does not say.
@@ -45,7 +45,7 @@ impl Worker {
         }
         let key = super::key(&self.record.run);
         let taken = self.env.workspaces.taken(&key, self.uid()).await;
-        let Some(snapshot) = taken.map_err(|e| Halt::Trouble(io::Error::other(chain(&e))))? else {
+        let Some(snapshot) = taken.map_err(|e| trouble(&e))? else {
             let message = "the snapshot that the checks need is gone";
             return Err(Halt::End(failed(FailureReason::WorkspaceFailed, message)));
         };
@@ -69,6 +69,9 @@ impl Worker {
             self.sweep().await;
         }
         self.sweep().await;
+        if !checks.is_empty() {
+            self.record.ended = Some(self.now());
+        }
         let results = self.record.facts.verify.as_deref().unwrap_or_default();
         let bad: Vec<&str> = results
             .iter()
@@ -112,7 +115,7 @@ impl Worker {
             let extraction = match self.guarded(extraction).await? {
                 Ok(extraction) => extraction,
                 Err(error) if error.is_retryable() => {
-                    return Err(Halt::Trouble(io::Error::other(chain(&error))));
+                    return Err(trouble(&error));
                 }
                 Err(error) => return Err(Halt::End(failed(error.reason(), chain(&error)))),
             };
@@ -130,7 +133,7 @@ impl Worker {
             _ => {}
         }
         RunFolder::create(job.path(), spec, self.grant.as_ref(), self.env.ids.as_ref())
-            .map_err(|e| Halt::Trouble(io::Error::other(chain(&e))))?;
+            .map_err(|e| trouble(&e))?;
         Ok(())
     }
 
@@ -163,8 +166,11 @@ impl Worker {
                 first_output: timeout + NO_SILENCE,
                 silence: timeout + NO_SILENCE,
                 attempt: timeout,
+                repeat: 0,
             },
             log: CAPS,
+            // No values, but the agent may have left some where a check prints them.
+            secrets: self.has_secrets().then(SecretUse::default),
             ..self.base_spec()
         }
     }

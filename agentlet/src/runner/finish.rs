@@ -4,22 +4,22 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use panda_api::{FailureReason, LogStatus, PublishStatus, Push, RunPhase};
+use panda_api::{FailureReason, PublishStatus, Push, Retain, RunPhase};
 use panda_rpc::report::RunReport;
 
 use super::job::chain;
 use super::mail::FromRun;
 use super::record::{Ending, Stage};
-use super::worker::{Halt, Worker, failed};
+use super::worker::{Halt, RETRY, Worker, failed, trouble};
 use crate::artifact::{GitResult, Snapshot};
 use crate::blobship;
 use crate::logship::LogShip;
 use crate::workspace;
 
 /// How long files of a failed attempt may hold up the report of the failure.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The terminal report is written so long before everything must have ended.
-const MARGIN: Duration = Duration::from_secs(15);
+pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// The terminal report is written so long before everything must have ended, or when two thirds of the time are over.
+pub(super) const MARGIN: Duration = Duration::from_secs(15);
 /// Pause before files are offered again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -27,13 +27,15 @@ impl Worker {
     /// Hands files over, so that the server has them when it hears of the end. A server that is out of reach does not
     /// keep the end from being written down in time: they follow then.
     pub(super) async fn hand_over(&mut self) -> Result<(), Halt> {
-        let patience = match (&self.record.ending, self.kill_deadline()) {
-            (None, Some(deadline)) => deadline
-                .saturating_sub(self.env.boot.boottime())
-                .saturating_sub(MARGIN),
-            _ => AFTER_FAILURE,
+        self.take_grant();
+        let now = self.now();
+        self.record.ended.get_or_insert(now);
+        let upload = async {
+            tokio::select! {
+                done = self.upload() => Ok(done),
+                () = self.time_to_report() => Err(()),
+            }
         };
-        let upload = tokio::time::timeout(patience, self.upload());
         match self.guarded(upload).await? {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -59,6 +61,27 @@ impl Worker {
         })
         .await;
         self.advance(Stage::Publishing)
+    }
+
+    /// Returns when the report cannot wait for files any longer; renewed grants put it off.
+    async fn time_to_report(&self) {
+        if self.record.ending.is_some() {
+            return tokio::time::sleep(AFTER_FAILURE).await;
+        }
+        let (mut wish, mut deadline) = (self.wish.clone(), self.kill_deadline());
+        loop {
+            let grant = wish.borrow_and_update().grant.clone();
+            let renewed = grant.and_then(|grant| grant.deadline.checked_add(self.after()));
+            deadline = deadline.max(renewed);
+            let left = deadline
+                .unwrap_or_default()
+                .saturating_sub(self.env.boot.boottime());
+            let wait = left.saturating_sub(MARGIN.min(left / 3));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => return,
+                Ok(()) = wish.changed() => {}
+            }
+        }
     }
 
     async fn upload(&self) -> Result<(), blobship::Error> {
@@ -159,14 +182,55 @@ impl Worker {
             .clone_from(&git.branch);
     }
 
-    async fn snapshot(&self) -> Result<Option<Snapshot>, Halt> {
+    pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, Halt> {
         let key = super::key(&self.record.run);
         let taken = self.env.workspaces.taken(&key, self.uid()).await;
-        taken.map_err(|e| Halt::Trouble(io::Error::other(chain(&e))))
+        taken.map_err(|e| trouble(&e))
     }
 
-    /// Writes the terminal report.
+    /// Writes the terminal report. A success counts only when it is in the outbox before the device's leave has ended.
     async fn finish(&mut self, phase: RunPhase, ending: Option<Ending>) -> Result<(), Halt> {
+        let last = match &ending {
+            None => "succeeded".to_owned(),
+            Some(ending) => format!("{:?}: {}", ending.failure.reason, ending.failure.message),
+        };
+        let published = self.record.stage == Stage::Publishing;
+        let now = self.now();
+        let at = self.record.ended.filter(|_| !published).unwrap_or(now);
+        self.in_time(&ending)?;
+        self.logs.say(&format!("run ended: {last}"));
+        self.record.facts.completion_time = Some(at);
+        self.record.facts.logs = Some(self.logs.status(true));
+        self.tell(FromRun::SlotFree).await;
+        let report = RunReport {
+            phase: Some(phase),
+            failure: ending.as_ref().map(|ending| ending.failure.clone()),
+            ..self.record.facts.clone()
+        };
+        if self.record.tainted {
+            // Before the next attempt can hear of the end.
+            self.release(phase).await;
+        }
+        let mut pause = RETRY.0;
+        while let Err(error) = self.try_report(&report).await {
+            self.in_time(&ending)?;
+            tracing::warn!(run = self.uid(), %error, "terminal report waits");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+            self.in_time(&ending)?;
+        }
+        self.record.ending = ending;
+        // From here on the outbox says that it is finished, whatever becomes of this file.
+        self.record.stage = Stage::Finished;
+        if let Err(error) = self.save() {
+            tracing::warn!(run = self.uid(), ?error, "record of a finished run not written");
+        }
+        Ok(())
+    }
+
+    /// The run ends otherwise when a success comes too late.
+    fn in_time(&mut self, ending: &Option<Ending>) -> Result<(), Halt> {
+        self.take_grant();
         let over = self
             .kill_deadline()
             .is_some_and(|deadline| self.env.boot.boottime() >= deadline);
@@ -175,29 +239,6 @@ impl Worker {
                 FailureReason::DeviceLost,
                 "the result was ready only after the device's leave to work had ended",
             )));
-        }
-        let last = match &ending {
-            None => "succeeded".to_owned(),
-            Some(ending) => format!("{:?}: {}", ending.failure.reason, ending.failure.message),
-        };
-        self.logs.say(&format!("run ended: {last}"));
-        self.record.ending = ending;
-        self.record.facts.completion_time = Some(self.now());
-        self.record.facts.logs = Some(LogStatus {
-            bytes: self.logs.bytes(),
-            ..LogStatus::default()
-        });
-        self.tell(FromRun::SlotFree).await;
-        self.report(RunReport {
-            phase: Some(phase),
-            failure: self.record.ending.as_ref().map(|ending| ending.failure.clone()),
-            ..self.record.facts.clone()
-        })
-        .await;
-        // From here on the outbox says that it is finished, whatever becomes of this file.
-        self.record.stage = Stage::Finished;
-        if let Err(error) = self.save() {
-            tracing::warn!(run = self.uid(), ?error, "record of a finished run not written");
         }
         Ok(())
     }
@@ -209,10 +250,12 @@ impl Worker {
             None => RunPhase::Succeeded,
             Some(ending) => ending.phase,
         };
-        self.release(phase).await;
+        while !self.release(phase).await {
+            self.guarded(tokio::time::sleep(AGAIN)).await?;
+        }
         self.complete.send_replace(true);
         loop {
-            let store = self.wish.borrow().store_uid.clone();
+            let store = self.wish.borrow().ship_to.clone();
             if self.record.shipped_to.as_ref() == Some(&store) {
                 return Ok(());
             }
@@ -250,10 +293,17 @@ impl Worker {
         }
     }
 
-    /// Gives the workspace back.
-    pub(super) async fn release(&self, phase: RunPhase) {
+    /// Gives the workspace back. False when that should be tried again: the disk is full.
+    pub(super) async fn release(&self, phase: RunPhase) -> bool {
         self.sweep().await;
         let retain = self.record.run.spec.workspace.as_ref().and_then(|w| w.retain);
+        let retain = retain
+            .filter(|_| !self.record.tainted)
+            .unwrap_or(if self.record.tainted {
+                Retain::Never
+            } else {
+                Retain::default()
+            });
         let succeeded = phase == RunPhase::Succeeded;
         let key = super::key(&self.record.run);
         let result = match self.env.workspaces.reopen(&key, self.uid()).await {
@@ -261,19 +311,20 @@ impl Worker {
                 let empty = self.empty();
                 self.env
                     .workspaces
-                    .release(workspace, &empty, retain.unwrap_or_default(), succeeded)
+                    .release(workspace, &empty, retain, succeeded)
                     .await
             }
-            Err(workspace::Error::NotLent { .. }) => Ok(()),
+            // There is none, or its making was cut short.
+            Err(workspace::Error::NotLent { .. }) => self.env.workspaces.undo(&key, self.uid()).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = result {
-            tracing::warn!(
-                run = self.uid(),
-                error = chain(&error),
-                "workspace not given back"
-            );
-        }
+        let Err(error) = result else { return true };
+        tracing::warn!(
+            run = self.uid(),
+            error = chain(&error),
+            "workspace not given back"
+        );
+        error.reason() != FailureReason::DiskFull
     }
 
     /// The environment that every process of a run starts from.

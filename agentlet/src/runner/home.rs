@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use panda_sandbox::User;
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, symlinkat, unlinkat,
+};
 
 use crate::driver::render::RenderedFile;
 
@@ -22,11 +24,12 @@ pub(super) struct Error {
     source: io::Error,
 }
 
-/// Makes `folders` and writes `files` beneath `home`, owned by `user`.
+/// Makes `folders`, writes `files` and sets `links` beneath `home`, owned by `user`.
 pub(super) fn fill(
     home: &Path,
     folders: &[PathBuf],
     files: &[RenderedFile],
+    links: &[(&Path, PathBuf)],
     user: Option<User>,
 ) -> Result<(), Error> {
     let at = |path: &Path| {
@@ -44,6 +47,9 @@ pub(super) fn fill(
     }
     for file in files {
         write(&root, file, user).map_err(at(&file.path))?;
+    }
+    for (path, target) in links {
+        link(&root, path, target, user).map_err(at(path))?;
     }
     Ok(())
 }
@@ -73,6 +79,17 @@ fn descend(root: &OwnedFd, path: &Path, user: Option<User>) -> io::Result<OwnedF
         here = next;
     }
     Ok(here)
+}
+
+/// Replaces whatever has the name, unless that is a folder.
+fn link(root: &OwnedFd, path: &Path, target: &Path, user: Option<User>) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = descend(root, path.parent().unwrap_or(Path::new("")), user)?;
+    match unlinkat(&folder, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(symlinkat(target, &folder, name)?)
 }
 
 /// Whole or not at all; replaces whatever has the name, unless that is a folder.
@@ -119,12 +136,30 @@ mod tests {
     #[test]
     fn writes_files_and_folders() {
         let home = tempfile::tempdir().unwrap();
-        fill(home.path(), &["tmp".into()], &[file(".agent/config.toml")], None).unwrap();
-        fill(home.path(), &["tmp".into()], &[file(".agent/config.toml")], None).unwrap();
+        fill(
+            home.path(),
+            &["tmp".into()],
+            &[file(".agent/config.toml")],
+            &[],
+            None,
+        )
+        .unwrap();
+        fill(
+            home.path(),
+            &["tmp".into()],
+            &[file(".agent/config.toml")],
+            &[],
+            None,
+        )
+        .unwrap();
         assert!(home.path().join("tmp").is_dir());
         let path = home.path().join(".agent/config.toml");
         assert_eq!(fs::read_to_string(&path).unwrap(), "key = 1");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        let links = [(Path::new(".agent/config.toml"), PathBuf::from("/dev/shm/x"))];
+        fill(home.path(), &[], &[], &links, None).unwrap();
+        fill(home.path(), &[], &[], &links, None).unwrap();
+        assert_eq!(fs::read_link(&path).unwrap(), Path::new("/dev/shm/x"));
     }
 
     #[test]
@@ -137,11 +172,11 @@ mod tests {
         symlink(away.path(), home.path().join(".config")).unwrap();
         symlink(&target, home.path().join("a.toml")).unwrap();
         symlink(&target, home.path().join("a.toml.panda-new")).unwrap();
-        assert!(fill(home.path(), &[], &[file(".agent/config.toml")], None).is_err());
-        fill(home.path(), &[".config".into()], &[file("a.toml")], None).unwrap();
+        assert!(fill(home.path(), &[], &[file(".agent/config.toml")], &[], None).is_err());
+        fill(home.path(), &[".config".into()], &[file("a.toml")], &[], None).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
         assert_eq!(fs::read_dir(away.path()).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(home.path().join("a.toml")).unwrap(), "key = 1");
-        assert!(fill(home.path(), &[], &[file("../x")], None).is_err());
+        assert!(fill(home.path(), &[], &[file("../x")], &[], None).is_err());
     }
 }

@@ -11,12 +11,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::mail::Grant;
 use super::record::Stage;
 use super::worker::{Halt, Worker, failed, objection};
-use crate::supervisor::{Adopted, Entry, Handle, HandleError, Outcome, RunFolder};
+use crate::disk;
+use crate::supervisor::{Adopted, Entry, Handle, HandleError, Handover, Outcome, RunFolder};
 
 /// Entries of a journal that may wait for the worker.
 const ENTRIES: usize = 64;
 /// Supervisors that may end without having started anything.
 const TRIES: u32 = 3;
+/// How long a supervisor may leave an order to pause unanswered: what is paused must not go on working.
+const DEAF: Duration = Duration::from_secs(10);
 /// Between reports of progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
@@ -31,10 +34,14 @@ pub(super) enum Kind {
 #[derive(Debug, Default)]
 struct Told {
     grant: Option<Grant>,
-    paused: bool,
+    /// Unknown of a supervisor that an earlier agentlet spoke to.
+    paused: Option<bool>,
     stopped: bool,
     /// When a supervisor that was told to stop counts as one that does not obey.
     overdue: Option<Instant>,
+    overruled: bool,
+    /// Since when it does not freeze its run, though it was asked to.
+    deaf: Option<Instant>,
 }
 
 impl Worker {
@@ -45,20 +52,21 @@ impl Worker {
         let mut tries = 0;
         loop {
             match Handle::adopt(job).await.map_err(io::Error::other)? {
-                Adopted::Running(handle) => self.follow(&handle, kind).await?,
+                Adopted::Running(handle) => self.follow(&handle, kind, Told::default()).await?,
                 Adopted::Ended(outcome) | Adopted::Crashed(outcome) => {
                     self.replay(job, kind).await?;
                     return Ok(*outcome);
                 }
                 Adopted::NeverStarted => {
-                    let started = match self.may_start(tries, job).await {
-                        Ok(grant) => self.launch(job, &grant),
-                        Err(halt) => Err(halt),
-                    };
+                    let started = self.start(tries, job).await;
                     match started {
                         Ok(handle) => {
                             tries += 1;
-                            self.follow(&handle, kind).await?;
+                            let told = Told {
+                                paused: Some(false),
+                                ..Told::default()
+                            };
+                            self.follow(&handle, kind, told).await?;
                         }
                         Err(halt) => {
                             if !matches!(halt, Halt::Trouble(_)) {
@@ -70,6 +78,15 @@ impl Worker {
                 }
             }
         }
+    }
+
+    async fn start(&mut self, tries: u32, job: &RunFolder) -> Result<Handle, Halt> {
+        let spec = job.spec().map_err(io::Error::other)?;
+        self.may_start(tries, job).await?;
+        let handover = self.handover(spec.secrets.as_ref()).await?;
+        // Asked last: the values may have been long in coming.
+        let grant = self.may_start(tries, job).await?;
+        self.launch(job, &grant, handover.as_ref())
     }
 
     async fn may_start(&mut self, tries: u32, job: &RunFolder) -> Result<Grant, Halt> {
@@ -84,21 +101,26 @@ impl Worker {
             let said = said.lines().last().unwrap_or("nothing");
             let message =
                 format!("the supervisor ended {tries} times before it started anything; it said: {said}");
-            return Err(Halt::End(failed(FailureReason::Internal, message)));
+            let reason = if disk::is_full_at(&self.env.config.data_dir) {
+                FailureReason::DiskFull
+            } else {
+                FailureReason::Internal
+            };
+            return Err(Halt::End(failed(reason, message)));
         }
         self.granted().await
     }
 
-    fn launch(&self, job: &RunFolder, grant: &Grant) -> Result<Handle, Halt> {
+    fn launch(&self, job: &RunFolder, grant: &Grant, handover: Option<&Handover>) -> Result<Handle, Halt> {
         job.write_grant(grant).map_err(io::Error::other)?;
-        Handle::spawn(&self.env.supervise, job).map_err(|error| match error {
+        Handle::spawn_with(&self.env.supervise, job, handover).map_err(|error| match error {
             HandleError::Spawn { .. } => Halt::End(failed(FailureReason::Internal, chain(&error))),
             other => Halt::Trouble(io::Error::other(other)),
         })
     }
 
     /// Until the supervisor has ended.
-    async fn follow(&mut self, handle: &Handle, kind: Kind) -> Result<(), Halt> {
+    async fn follow(&mut self, handle: &Handle, kind: Kind, mut told: Told) -> Result<(), Halt> {
         let (tx, mut entries) = mpsc::channel(ENTRIES);
         let mut tail = handle.tail(1);
         let mut tailing = JoinSet::new();
@@ -109,7 +131,6 @@ impl Worker {
                 }
             }
         });
-        let mut told = Told::default();
         let mut gone = false;
         let mut wish = self.wish.clone();
         let mut next_progress = Instant::now() + PROGRESS;
@@ -150,12 +171,17 @@ impl Worker {
         if told.grant != self.grant
             && let Some(grant) = self.grant.clone()
         {
-            told.grant = Some(grant.clone());
-            answered(handle.grant(grant).await);
+            let answer = handle.grant(grant.clone()).await;
+            if answer.is_ok() {
+                told.grant = Some(grant);
+            }
+            answered(answer);
         }
         let (halt, pause) = {
             let wish = self.wish.borrow();
-            (objection(&wish), wish.run.spec.pause == Some(true))
+            // What was wished when the run was accepted may be long out of date.
+            let pause = wish.heard.then_some(wish.run.spec.pause == Some(true));
+            (objection(&wish), pause)
         };
         let gone = matches!(halt, Some(Halt::Gone));
         if let Some(Halt::End(ending)) = halt {
@@ -170,6 +196,10 @@ impl Worker {
                 "the control plane was out of reach for longer than the run may go on without it",
             ));
         }
+        if over && told.overdue.is_none() && !told.overruled {
+            // The supervisor ends the run by itself; here is only seen to it that this happens.
+            told.overdue = Some(Instant::now() + handle.patience_at_grant_end());
+        }
         if !told.stopped && (gone || self.record.ending.is_some()) {
             told.stopped = true;
             let (reason, message) = match &self.record.ending {
@@ -182,21 +212,40 @@ impl Worker {
             } else {
                 Duration::ZERO
             };
-            told.overdue = Some(Instant::now() + patience);
+            let at = Instant::now() + patience;
+            told.overdue = Some(told.overdue.map_or(at, |overdue| overdue.min(at)));
             answered(answer);
         }
         if told.overdue.is_some_and(|at| Instant::now() >= at) {
             told.overdue = None;
+            told.overruled = true;
             tracing::warn!(run = self.uid(), "supervisor does not stop its run and is killed");
             answered(handle.overrule().await);
         }
-        if told.paused != pause && !told.stopped {
-            told.paused = pause;
-            answered(if pause {
+        if let Some(pause) = pause
+            && told.paused != Some(pause)
+            && !told.stopped
+        {
+            let answer = if pause {
                 handle.pause().await
             } else {
                 handle.resume().await
-            });
+            };
+            if answer.is_ok() {
+                told.paused = Some(pause);
+                told.deaf = None;
+            } else if pause {
+                let since = *told.deaf.get_or_insert_with(Instant::now);
+                if since.elapsed() >= DEAF {
+                    self.record.ending.get_or_insert(failed(
+                        FailureReason::Crashed,
+                        "the supervisor of this run did not pause it, so that it had to be ended",
+                    ));
+                    told.stopped = true;
+                    told.overdue = Some(Instant::now());
+                }
+            }
+            answered(answer);
         }
         gone
     }

@@ -10,11 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use panda_api::LogStatus;
 use panda_api::logline::{Origin, encode};
 use panda_api::meta::Clock;
 
+use sha2::{Digest as _, Sha256};
+
 use super::record::Folder;
 use crate::logship::{Piece, Source};
+use crate::mask::Mask;
 use crate::supervisor::RunFolder;
 use crate::supervisor::log::{Chunk, LogReader, Stream};
 
@@ -29,6 +33,7 @@ pub(super) struct Logs {
     job: PathBuf,
     ended: Arc<AtomicBool>,
     clock: Arc<dyn Clock>,
+    mask: Mask,
 }
 
 impl Logs {
@@ -39,7 +44,13 @@ impl Logs {
             job: folder.agent(),
             ended: Arc::new(AtomicBool::new(false)),
             clock,
+            mask: Mask::default(),
         }
+    }
+
+    /// From now on these values are in no line.
+    pub(super) fn mask_with(&mut self, mask: Mask) {
+        self.mask = mask;
     }
 
     /// The agent's job writes nothing more, or there never was one.
@@ -60,7 +71,7 @@ impl Logs {
             self.clock.now(),
             Origin::System,
             false,
-            text.as_bytes(),
+            self.mask.text(text).as_bytes(),
         );
         let append = || {
             let mut file = OpenOptions::new()
@@ -84,15 +95,49 @@ impl Logs {
         length(&self.before) + agent + length(&self.after)
     }
 
+    /// What is said of the log; with the digest of what is kept once it does not grow any more.
+    pub(super) fn status(&self, complete: bool) -> LogStatus {
+        let digest = if complete {
+            self.digest()
+        } else {
+            Ok(String::new())
+        };
+        LogStatus {
+            bytes: self.bytes(),
+            digest: digest.unwrap_or_else(|error| {
+                tracing::warn!(%error, "log cannot be read");
+                String::new()
+            }),
+        }
+    }
+
+    fn digest(&self) -> io::Result<String> {
+        let (log, mut hash, mut offset) = (self.whole(), Sha256::new(), 0);
+        loop {
+            match log.read(offset, 256 << 10)? {
+                Piece::Data(bytes) => {
+                    hash.update(&bytes);
+                    offset += bytes.len() as u64;
+                }
+                Piece::Gap(to) => offset = to,
+                Piece::End => return Ok(format!("sha256:{}", hex::encode(hash.finalize()))),
+            }
+        }
+    }
+
+    fn whole(&self) -> Whole {
+        Whole {
+            before: self.before.clone(),
+            after: self.after.clone(),
+            job: self.job.clone(),
+            ended: Arc::clone(&self.ended),
+        }
+    }
+
     /// What is to be brought to the server.
     pub(super) fn sources(&self) -> Vec<Box<dyn Source>> {
         vec![
-            Box::new(Whole {
-                before: self.before.clone(),
-                after: self.after.clone(),
-                job: self.job.clone(),
-                ended: Arc::clone(&self.ended),
-            }),
+            Box::new(self.whole()),
             Box::new(Agent(reader(&self.job, Stream::Events))),
         ]
     }

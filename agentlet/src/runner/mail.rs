@@ -14,8 +14,12 @@ pub(crate) use crate::supervisor::Grant;
 pub(crate) struct Wish {
     /// Newest desired state.
     pub(crate) run: Arc<Run>,
+    /// Whether the server said so since the agentlet started; else it is what was accepted once.
+    pub(crate) heard: bool,
     /// Store that it came from.
     pub(crate) store_uid: String,
+    /// Store that gets its log and blobs.
+    pub(crate) ship_to: String,
     /// Newest grant.
     pub(crate) grant: Option<Grant>,
     /// Newest report of this run that the server has dealt with.
@@ -32,6 +36,8 @@ impl Wish {
     pub(crate) fn new(run: Arc<Run>, store_uid: String) -> Self {
         Self {
             run,
+            heard: false,
+            ship_to: store_uid.clone(),
             store_uid,
             grant: None,
             settled: 0,
@@ -59,16 +65,22 @@ pub(crate) type Events = mpsc::Sender<(String, FromRun)>;
 pub(crate) struct Stored {
     pub(crate) run: Arc<Run>,
     pub(crate) store_uid: String,
+    /// Whether its end was reported once.
+    pub(crate) finished: bool,
     /// Store that has everything of it, logs and blobs included.
     pub(crate) shipped_to: Option<String>,
 }
 
 /// How the dispatcher gets its workers.
 pub(crate) trait Runs: Send + Sync + std::fmt::Debug + 'static {
-    /// Every run that has a folder on the disk.
-    fn stored(&self) -> std::io::Result<Vec<Stored>>;
+    /// Every run that has a folder on the disk. What can be made nothing of is ended and moved aside.
+    fn stored(&self) -> BoxFuture<'_, std::io::Result<Vec<Stored>>>;
+    /// Writes down that a run must end as a failure of the device, unless it has ended. Durable when it returns.
+    fn condemn(&self, run: &Run, why: &str) -> std::io::Result<()>;
     /// A worker: goes on from whatever the run's folder says, and ends once nothing is left to do.
     fn work(&self, wish: watch::Receiver<Wish>, events: Events) -> BoxFuture<'static, ()>;
+    /// Ends what is left of a run whose worker cannot go on, then reports it as failed, unless its end is reported.
+    fn give_up(&self, run: &Run, events: Events) -> BoxFuture<'static, ()>;
     /// Removes what is left of a run whose worker has ended.
     fn forget(&self, run: &Run) -> BoxFuture<'static, ()>;
 }

@@ -5,14 +5,24 @@ use std::path::Path;
 
 use panda_api::{AgentSpec, FailureReason, NetworkMode, SandboxProfile};
 
+use tokio::time::{Duration, Instant, sleep};
+
 use super::home;
 use super::job::chain;
 use super::record::{Folder, Record, Stage};
 use super::worker::{Halt, Worker, failed};
+use crate::detect::which;
 use crate::driver;
 use crate::driver::render::{self, Rendered};
-use crate::supervisor::{DisconnectRule, Handle, JobFence, JobSpec, Limits, Program, RunFolder};
+use crate::supervisor::{
+    ApiAccess, DisconnectRule, Handle, JobFence, JobSpec, Limits, Program, RunFolder, SecretUse, folder_for,
+};
 use crate::workspace::{self, Content, LaunchProof, TreeEmpty, Workspace};
+
+/// How long a former attempt of the task may take to end.
+const FORMER: Duration = Duration::from_secs(120);
+/// Between looks at it.
+const LOOK: Duration = Duration::from_millis(200);
 
 impl Worker {
     /// Makes the workspace and the agent's job.
@@ -42,6 +52,8 @@ impl Worker {
             let spec = self.agent_spec(&proof, workspace.resumed())?;
             self.make_job(&job, &spec)?;
         }
+        // Until it has been looked through.
+        self.record.tainted = self.has_secrets();
         self.advance(Stage::Working)
     }
 
@@ -96,6 +108,7 @@ impl Worker {
     async fn lend(&mut self, content: &Content) -> Result<Workspace, Halt> {
         let key = super::key(&self.record.run);
         let mut former: Option<TreeEmpty> = None;
+        let until = Instant::now() + FORMER;
         loop {
             let made = self
                 .env
@@ -104,30 +117,43 @@ impl Worker {
             match self.guarded(made).await? {
                 Ok(workspace) => return Ok(workspace),
                 Err(workspace::Error::Held { by }) if former.is_none() => {
-                    former = Some(self.former_is_empty(&by).await?);
+                    former = self.former_is_empty(&by).await?;
+                    if former.is_none() && Instant::now() >= until {
+                        let why = format!("run {by} of this task is still at work in its workspace");
+                        return Err(Halt::End(failed(FailureReason::WorkspaceFailed, why)));
+                    }
+                    if former.is_none() {
+                        self.guarded(sleep(LOOK)).await?;
+                    }
                 }
-                Err(error) => return Err(Halt::End(failed(error.reason(), chain(&error)))),
+                Err(error) => {
+                    let mut ending = failed(error.reason(), chain(&error));
+                    ending.failure.refusal = error.refusal();
+                    return Err(Halt::End(ending));
+                }
             }
         }
     }
 
-    /// The proof that nothing of another run is left, ending what is.
-    async fn former_is_empty(&self, uid: &str) -> Result<TreeEmpty, Halt> {
+    /// The proof that nothing of another run is left; none while that is being ended.
+    async fn former_is_empty(&self, uid: &str) -> Result<Option<TreeEmpty>, Halt> {
         let folder = Folder::new(&self.env.runs(), uid);
         let record = folder.load()?;
         let ended = record
             .as_ref()
             .is_none_or(|record: &Record| record.stage >= Stage::Finished);
         if !ended {
-            let why = format!("run {uid} of this task is still at work in its workspace");
-            return Err(Halt::End(failed(FailureReason::WorkspaceFailed, why)));
+            return Ok(None);
         }
         let job = RunFolder::at(&folder.agent());
         if job.spec_path().exists() {
             // Cleans up behind a supervisor that was killed.
-            Handle::adopt(&job).await.map_err(io::Error::other)?;
+            let adopted = Handle::adopt(&job).await.map_err(io::Error::other)?;
+            if matches!(adopted, crate::supervisor::Adopted::Running(_)) {
+                return Ok(None);
+            }
         }
-        Ok(TreeEmpty::proved(uid))
+        Ok(Some(TreeEmpty::proved(uid)))
     }
 
     /// What all jobs of a run have in common.
@@ -151,7 +177,10 @@ impl Worker {
                 policy: on_disconnect.policy,
                 after: on_disconnect.after.get(),
             },
+            grant_grace: self.env.config.kill_grace * 2 / 3,
             log: crate::supervisor::log::Caps::default(),
+            secrets: None,
+            reserve: Some(self.env.reserve.path().to_owned()),
             starts: None,
             helper: self.env.helper.clone(),
         }
@@ -168,7 +197,16 @@ impl Worker {
             let message = format!("Agent {}: {}", spec.agent.name, chain(&error));
             Halt::End(failed(FailureReason::AgentNotFound, message))
         })?;
-        home::fill(home, &rendered.folders, &rendered.files, self.env.user)
+        let secrets = self.secret_use(&rendered)?;
+        let links = match &secrets.folder {
+            Some(folder) => rendered
+                .secret_files
+                .iter()
+                .map(|f| (f.path.as_path(), folder.join(&f.path)))
+                .collect(),
+            None => Vec::new(),
+        };
+        home::fill(home, &rendered.folders, &rendered.files, &links, self.env.user)
             .map_err(|e| Halt::End(failed(FailureReason::WorkspaceFailed, chain(&e))))?;
         let attempt = spec.attempt_timeout.as_ref().map(panda_api::meta::Duration::get);
         let mut visible = vec![tree.to_owned(), home.to_owned(), proof.tmp().to_owned()];
@@ -188,8 +226,34 @@ impl Worker {
             driver: rendered.driver,
             limits: render::limits(spec.supervision.as_ref(), attempt),
             stop: rendered.stop,
+            secrets: self.has_secrets().then_some(secrets),
             starts: Some(self.env.config.data_dir.join("starts.jsonl")),
             ..self.base_spec()
+        })
+    }
+
+    /// Which values the job uses, and where.
+    fn secret_use(&self, rendered: &Rendered) -> Result<SecretUse, Halt> {
+        let run = &self.record.run;
+        let api = (run.spec.api_access == Some(true)).then(|| ApiAccess {
+            servers: self.env.config.servers.clone(),
+            ca: self.env.config.ca_pem.clone(),
+            namespace: run.metadata.namespace.clone(),
+        });
+        let folder = if rendered.secret_files.is_empty() && api.is_none() {
+            None
+        } else {
+            let mark = format!("{}-{}", self.fence.run_uid, self.fence.attempt);
+            Some(folder_for(&mark).ok_or_else(|| {
+                let why = "the run has files with a key or a token, and this device has no tmpfs at /dev/shm to keep them in";
+                Halt::End(failed(FailureReason::SandboxUnavailable, why))
+            })?)
+        };
+        Ok(SecretUse {
+            env: rendered.secret_env.clone(),
+            files: rendered.secret_files.clone(),
+            folder,
+            api,
         })
     }
 
@@ -197,9 +261,11 @@ impl Worker {
         let run = &self.record.run;
         let none = AgentSpec::default();
         let agent = run.spec.agent_spec.as_ref().unwrap_or(&none);
+        let path = &self.env.config.path;
+        let (driver, _) = render::choose_driver(agent, |program| which(program, path))?;
         render::render(&render::Input {
             agent,
-            driver: render::choose_driver(agent)?,
+            driver,
             prompt: &run.spec.prompt,
             model: &run.spec.agent.model,
             // A session lives in the HOME of the attempt that made it.
@@ -208,7 +274,7 @@ impl Worker {
             home,
             run: &run.metadata.name,
             task: &run.spec.task_ref.name,
-            path: &self.env.config.path,
+            path,
             env: &run.spec.env,
             limits: &[],
         })

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use panda_api::meta::Time;
 use panda_api::{Failure, Run, RunPhase};
 use panda_rpc::report::RunReport;
 use serde::{Deserialize, Serialize};
@@ -46,10 +47,23 @@ pub(super) struct Ending {
     pub(super) failure: Failure,
 }
 
+/// Format of `run.json`, and with it of the whole folder. To be counted up when an older agentlet would misread it.
+pub(super) const FORMAT: u32 = 1;
+
+/// What every version of `run.json` says.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default)]
+    format: u32,
+}
+
 /// `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
+    /// [`FORMAT`]; absent in the first version.
+    #[serde(default)]
+    pub(super) format: u32,
     /// The run as it was accepted: what is done is decided by this copy alone.
     pub(super) run: Run,
     pub(super) store_uid: String,
@@ -62,15 +76,36 @@ pub(super) struct Record {
     /// Set when it does not end as a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ending: Option<Ending>,
+    /// When the work was done: the agent's end, or that of the last check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ended: Option<Time>,
     /// Newest entry of the agent's journal that was reported.
     #[serde(default)]
     pub(super) journal: u64,
     /// Files for the blob store.
     #[serde(default)]
     pub(super) blobs: Vec<BlobFile>,
+    /// A value of a Secret may lie in the workspace: it is not kept and never lent again.
+    #[serde(default)]
+    pub(super) tainted: bool,
     /// Store that has every log and blob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shipped_to: Option<String>,
+}
+
+impl Record {
+    /// The report of the end, once that is decided.
+    pub(super) fn terminal(&self) -> RunReport {
+        RunReport {
+            phase: Some(
+                self.ending
+                    .as_ref()
+                    .map_or(RunPhase::Succeeded, |ending| ending.phase),
+            ),
+            failure: self.ending.as_ref().map(|ending| ending.failure.clone()),
+            ..self.facts.clone()
+        }
+    }
 }
 
 /// The folder of one run.
@@ -114,7 +149,19 @@ impl Folder {
     }
 
     pub(super) fn load(&self) -> io::Result<Option<Record>> {
-        read_json(&self.path.join("run.json"))
+        let path = self.path.join("run.json");
+        if let Ok(Some(Versioned { format })) = read_json(&path)
+            && format > FORMAT
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "{} has format {format}, this version knows {FORMAT}: install a newer agentlet",
+                    path.display()
+                ),
+            ));
+        }
+        read_json(&path)
     }
 
     /// Durable when it returns.
@@ -126,8 +173,23 @@ impl Folder {
         write_json(&self.path, "run.json", record, true)
     }
 
-    pub(super) fn load_grant(&self) -> io::Result<Option<Grant>> {
-        read_json(&self.path.join("grant.json"))
+    /// None when there is none, or none that can be read: it is not made durable, so a loss of power may tear it.
+    pub(super) fn load_grant(&self) -> Option<Grant> {
+        let read = read_json(&self.path.join("grant.json"));
+        read.unwrap_or_else(|error| {
+            tracing::warn!(%error, "grant cannot be read, and counts as none");
+            None
+        })
+    }
+
+    /// Writes down why the run must end as a failure of the device; durable when it returns.
+    pub(super) fn condemn(&self, why: &str) -> io::Result<()> {
+        write_json(&self.path, "condemned.json", &why, true)
+    }
+
+    /// Why the run must end, if it must.
+    pub(super) fn condemned(&self) -> io::Result<Option<String>> {
+        read_json(&self.path.join("condemned.json"))
     }
 
     /// Not made durable: what takes an unwritten file away takes the boot away too, and with it the grant.
@@ -168,18 +230,30 @@ fn write_json(dir: &Path, name: &str, value: &impl Serialize, durable: bool) -> 
     }
 }
 
-/// Every run folder beneath `runs` that can be read.
-pub(super) fn all(runs: &Path) -> io::Result<Vec<Record>> {
-    let mut found = Vec::new();
+/// The run folders beneath `runs`.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Those that can be read.
+    pub(super) records: Vec<Record>,
+    /// Names of the others, and what is wrong with them.
+    pub(super) strangers: Vec<(String, String)>,
+}
+
+/// Every run folder beneath `runs`.
+pub(super) fn all(runs: &Path) -> io::Result<Found> {
+    let mut found = Found::default();
     for entry in fs::read_dir(runs)? {
-        let name = entry?.file_name();
-        let Some(uid) = name.to_str() else { continue };
-        match Folder::new(runs, uid).load() {
-            Ok(Some(record)) if record.run.metadata.uid == uid => found.push(record),
-            Ok(_) => tracing::warn!(run = uid, "folder of a run without its record"),
-            Err(error) => tracing::error!(run = uid, %error, "record of a run cannot be read"),
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        match Folder::new(runs, &name).load() {
+            Ok(Some(record)) if record.run.metadata.uid == name => found.records.push(record),
+            Ok(Some(_)) => found.strangers.push((name, "it holds another run".into())),
+            Ok(None) => found.strangers.push((name, "it has no record".into())),
+            // Not damaged: its run may go on and be finished by the version that began it.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return Err(error),
+            Err(error) => found.strangers.push((name, error.to_string())),
         }
     }
+    found.strangers.sort();
     Ok(found)
 }
 
@@ -195,6 +269,7 @@ mod tests {
         let mut run = Run::default();
         run.metadata.uid = "r1".into();
         let record = Record {
+            format: FORMAT,
             run,
             store_uid: "s".into(),
             boot_id: "b".into(),
@@ -205,8 +280,10 @@ mod tests {
                 ..RunReport::default()
             },
             ending: None,
+            ended: None,
             journal: 4,
             blobs: Vec::new(),
+            tainted: false,
             shipped_to: None,
         };
         folder.save(&record).unwrap();
@@ -214,7 +291,25 @@ mod tests {
         fs::create_dir(dir.path().join("stranger")).unwrap();
         fs::create_dir(dir.path().join("torn")).unwrap();
         fs::write(dir.path().join("torn/run.json"), b"{").unwrap();
-        assert_eq!(all(dir.path()).unwrap(), vec![record]);
+        let found = all(dir.path()).unwrap();
+        assert_eq!(found.records, vec![record]);
+        let names: Vec<&str> = found.strangers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["stranger", "torn"]);
+        fs::write(
+            dir.path().join("torn/run.json"),
+            br#"{"format":2,"run":"elsewhere"}"#,
+        )
+        .unwrap();
+        let error = all(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("format 2") && error.contains("newer agentlet"),
+            "{error}"
+        );
+        fs::write(dir.path().join("r1/grant.json"), b"").unwrap();
+        assert_eq!(folder.load_grant(), None);
+        assert_eq!(folder.condemned().unwrap(), None);
+        folder.condemn("why").unwrap();
+        assert_eq!(folder.condemned().unwrap().as_deref(), Some("why"));
     }
 
     #[test]

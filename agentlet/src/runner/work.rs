@@ -1,13 +1,14 @@
 //! The agent's job, and what is reported of it while it runs.
 
-use panda_api::{LogStatus, RunPhase, SandboxProfile, SandboxReport};
+use panda_api::{FailureReason, RunPhase, SandboxProfile, SandboxReport};
 use panda_rpc::report::RunReport;
 use panda_sandbox::Report;
 
 use super::job::Kind;
 use super::record::{Ending, Stage};
-use super::worker::{Halt, Worker, phase};
+use super::worker::{Halt, Worker, failed, phase};
 use crate::device_status::layers;
+use crate::disk;
 use crate::supervisor::{Entry, Outcome, Record, RunFolder};
 
 /// Longest summary in a result.
@@ -46,13 +47,19 @@ impl Worker {
         let result = facts.result.get_or_insert_default();
         result.summary = cut(outcome.summary.lines().last().unwrap_or_default(), MAX_SUMMARY);
         result.answer = outcome.summary;
-        if let Some(failure) = outcome.failure {
+        if let Some(mut failure) = outcome.failure {
+            // A supervisor that cannot write its journal ends its run.
+            if failure.reason == FailureReason::Crashed && disk::is_full_at(&self.env.config.data_dir) {
+                failure = failed(FailureReason::DiskFull, failure.message).failure;
+            }
             let said = format!("the agent ended: {}", failure.message);
             self.logs.say(&said);
-            self.record.ending.get_or_insert(Ending {
-                phase: RunPhase::Failed,
-                failure,
-            });
+            // Told to stop by an agentlet that was killed before it wrote down why.
+            let phase = match failure.reason {
+                FailureReason::Cancelled => RunPhase::Cancelled,
+                _ => RunPhase::Failed,
+            };
+            self.record.ending.get_or_insert(Ending { phase, failure });
         }
     }
 
@@ -86,6 +93,10 @@ impl Worker {
                 event: Some((reason, message)),
                 ..RunReport::default()
             }),
+            Record::Ended { .. } => {
+                self.record.ended = Some(entry.at);
+                None
+            }
             Record::Paused { .. } => Some(phase(RunPhase::Paused)),
             Record::Resumed => Some(phase(RunPhase::Running)),
             _ => None,
@@ -100,10 +111,7 @@ impl Worker {
 
     /// Says how far the agent is, if there is anything to say.
     pub(super) async fn report_progress(&mut self) {
-        let logs = LogStatus {
-            bytes: self.logs.bytes(),
-            ..LogStatus::default()
-        };
+        let logs = self.logs.status(false);
         let facts = &self.record.facts;
         let report = RunReport {
             session_id: facts.session_id.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use panda_api::meta::Time;
-use panda_api::{Failure, FailureReason, OnDisconnect, RunPhase};
+use panda_api::{DisconnectPolicy, Failure, FailureReason, OnDisconnect, RunPhase};
 use panda_rpc::report::RunReport;
 use panda_rpc::v1::Fence;
 use tokio::sync::watch;
@@ -16,13 +16,15 @@ use tracing::{Instrument, info_span};
 use super::Env;
 use super::logs::Logs;
 use super::mail::{Events, FromRun, Grant, Wish, fence};
-use super::record::{Ending, Folder, Record, Stage};
+use super::record::{Ending, FORMAT, Folder, Record, Stage};
+use super::secrets::Values;
+use crate::disk;
 use crate::driver::plain;
 use crate::outbox;
 use crate::workspace::TreeEmpty;
 
 /// Pause before something that failed is tried again: from the first to the last, doubling.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// So often something of ours may fail in one stage before the run does.
 const TROUBLES: u32 = 8;
 /// Paths that a report names at most.
@@ -43,6 +45,16 @@ impl From<io::Error> for Halt {
     fn from(error: io::Error) -> Self {
         Self::Trouble(error)
     }
+}
+
+/// Something of ours failed; a full disk stays to be told from the rest.
+pub(super) fn trouble(error: &(dyn std::error::Error + 'static)) -> Halt {
+    let kind = if disk::is_full(error) {
+        io::ErrorKind::StorageFull
+    } else {
+        io::ErrorKind::Other
+    };
+    Halt::Trouble(io::Error::new(kind, super::chain(error)))
 }
 
 /// Longest message of a failure, in characters: an agent chooses the names of files that stand in it.
@@ -80,6 +92,8 @@ pub(super) struct Worker {
     pub(super) wish: watch::Receiver<Wish>,
     pub(super) grant: Option<Grant>,
     pub(super) logs: Logs,
+    /// The values of Secrets that it names, once they were needed.
+    pub(super) values: Option<Values>,
     /// Newest report of progress.
     pub(super) told: RunReport,
     events: Events,
@@ -97,21 +111,25 @@ impl Worker {
         };
         let folder = Folder::new(&env.runs(), &run.metadata.uid);
         let record = Record {
+            format: FORMAT,
             store_uid,
             boot_id: env.boot.boot_id(),
             accepted: env.clock.now(),
             stage: Stage::Accepted,
             facts: RunReport::default(),
             ending: None,
+            ended: None,
             journal: 0,
             blobs: Vec::new(),
             shipped_to: None,
+            tainted: false,
             run: run.as_ref().clone(),
         };
         Self {
             fence: fence(&run, &env.config.device_uid),
             logs: Logs::new(&folder, Arc::clone(&env.clock)),
             grant: None,
+            values: None,
             told: RunReport::default(),
             shipper: JoinSet::new(),
             complete: watch::Sender::new(false),
@@ -163,7 +181,10 @@ impl Worker {
                 Err(Halt::Trouble(error)) => {
                     tracing::warn!(run = self.uid(), %error, stage = ?self.record.stage, "tried again");
                     troubles += 1;
-                    let full = error.kind() == io::ErrorKind::StorageFull;
+                    let full = disk::is_full(&error);
+                    if full && self.env.reserve.release() {
+                        continue;
+                    }
                     if self.record.ending.is_none() && (full || troubles >= TROUBLES) {
                         let reason = if full {
                             FailureReason::DiskFull
@@ -185,15 +206,19 @@ impl Worker {
         let finished = terminal.map_err(io::Error::other)?.is_some();
         match self.folder.load()? {
             // Refused before it had a folder: there is nothing to hand over, and it must never start.
-            None if finished => self.record.shipped_to = Some(self.record.store_uid.clone()),
+            None if finished => self.record.shipped_to = Some(self.wish.borrow().ship_to.clone()),
             None => self.save()?,
             Some(record) => {
                 self.record = record;
-                self.grant = self.folder.load_grant()?;
+                self.grant = self.folder.load_grant();
             }
         }
         if finished {
             self.record.stage = Stage::Finished;
+        } else if self.record.stage == Stage::Finished {
+            // The outbox was lost: the end is told once more.
+            self.report(self.record.terminal()).await;
+            return Ok(());
         }
         let boot_id = self.env.boot.boot_id();
         if self.record.boot_id != boot_id && !finished {
@@ -206,6 +231,11 @@ impl Worker {
                 ));
             }
             self.save()?;
+        }
+        if let Some(why) = self.folder.condemned()?
+            && !finished
+        {
+            self.end(failed(FailureReason::DeviceRestarted, why));
         }
         if self.record.stage > Stage::Working {
             self.logs.agent_ended();
@@ -271,30 +301,69 @@ impl Worker {
     }
 
     /// Puts a report into the outbox, however long the disk takes.
-    pub(super) async fn report(&self, mut report: RunReport) -> u64 {
+    pub(super) async fn report(&self, report: RunReport) -> u64 {
         let mut pause = RETRY.0;
         loop {
-            match self.env.outbox.report(&self.fence, &report).await {
+            match self.try_report(&report).await {
                 Ok(seq) => return seq,
-                Err(error @ outbox::Error::TooLarge(_)) => {
-                    tracing::warn!(run = self.uid(), %error, "report is cut");
-                    report.changed_files = None;
-                    for check in report.verify.iter_mut().flatten() {
-                        check.tail.clear();
-                    }
-                }
-                Err(error) if error.is_retryable() => {
+                Err(error) => {
                     tracing::warn!(run = self.uid(), %error, "report waits");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
                 }
-                // The dispatcher ends for the same reason, and this worker with it.
-                Err(error) => {
-                    tracing::error!(run = self.uid(), %error, "report cannot be kept");
-                    pending::<()>().await;
-                }
             }
         }
+    }
+
+    /// One try; the error is one that may pass.
+    pub(super) async fn try_report(&self, report: &RunReport) -> Result<u64, outbox::Error> {
+        let outbox = &self.env.outbox;
+        let report = &self.masked(report);
+        let result = match outbox.report(&self.fence, report).await {
+            Err(error @ outbox::Error::TooLarge(_)) => {
+                tracing::warn!(run = self.uid(), %error, "report is cut");
+                let mut report = report.clone();
+                report.changed_files = None;
+                for check in report.verify.iter_mut().flatten() {
+                    check.tail.clear();
+                }
+                outbox.report(&self.fence, &report).await
+            }
+            result => result,
+        };
+        match result {
+            Err(error @ outbox::Error::Full) => {
+                self.env.reserve.release();
+                Err(error)
+            }
+            // The dispatcher ends for the same reason, and this worker with it.
+            Err(error) if !error.is_retryable() => {
+                tracing::error!(run = self.uid(), %error, "report cannot be kept");
+                pending().await
+            }
+            result => result,
+        }
+    }
+
+    /// The report without values of Secrets.
+    fn masked(&self, report: &RunReport) -> RunReport {
+        let mask = self.mask();
+        if mask.is_empty() {
+            return report.clone();
+        }
+        let masked = serde_json::to_value(report).and_then(|mut value| {
+            mask.json(&mut value);
+            serde_json::from_value(value)
+        });
+        // A value that is a word of the API's: then without any text.
+        masked.unwrap_or_else(|_| RunReport {
+            phase: report.phase,
+            failure: report.failure.as_ref().map(|failure| Failure {
+                message: "the message cannot be told".into(),
+                ..failure.clone()
+            }),
+            ..RunReport::default()
+        })
     }
 
     pub(super) async fn tell(&self, news: FromRun) {
@@ -331,7 +400,12 @@ impl Worker {
     /// Keeps a newer grant. True when there was one.
     pub(super) fn take_grant(&mut self) -> bool {
         let newest = self.wish.borrow().grant.clone();
-        if newest.is_none() || newest == self.grant {
+        let newer = match (&newest, &self.grant) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(newest), Some(held)) => newest.is_newer_than(held),
+        };
+        if !newer {
             return false;
         }
         self.grant = newest;
@@ -345,9 +419,16 @@ impl Worker {
 
     /// When everything of the run must have ended, if no further grant comes.
     pub(super) fn kill_deadline(&self) -> Option<Duration> {
-        let grant = self.grant.as_ref()?;
-        let after = self.on_disconnect().after.get();
-        grant.deadline.checked_add(after)
+        self.grant.as_ref()?.deadline.checked_add(self.after())
+    }
+
+    /// How long the run may live after the end of its grant.
+    pub(super) fn after(&self) -> Duration {
+        let rule = self.on_disconnect();
+        match rule.policy {
+            DisconnectPolicy::Stop => Duration::ZERO,
+            DisconnectPolicy::Pause | DisconnectPolicy::Continue => rule.after.get(),
+        }
     }
 
     pub(super) fn on_disconnect(&self) -> OnDisconnect {
@@ -393,10 +474,17 @@ pub(super) fn objection(wish: &Wish) -> Option<Halt> {
             format!("the control plane ended the attempt as {phase:?}"),
         );
     }
-    if wish.run.spec.cancel == Some(true) {
+    // One that is being deleted is kept only until it has ended here.
+    let deleted = wish.run.metadata.deletion_timestamp.is_some();
+    if deleted || wish.run.spec.cancel == Some(true) {
+        let why = if deleted {
+            "the run was deleted"
+        } else {
+            "cancelled on request"
+        };
         return Some(Halt::End(Ending {
             phase: RunPhase::Cancelled,
-            ..failed(FailureReason::Cancelled, "cancelled on request")
+            ..failed(FailureReason::Cancelled, why)
         }));
     }
     None

@@ -33,6 +33,11 @@ pub(super) enum Verdict {
 }
 
 impl Grant {
+    /// Whether it reaches further than `held`, or is of another boot.
+    pub(crate) fn is_newer_than(&self, held: &Self) -> bool {
+        self.boot_id != held.boot_id || self.deadline > held.deadline
+    }
+
     /// What the grant says at `now` (since boot) under `boot_id`.
     pub(super) fn verdict(&self, rule: DisconnectRule, now: Duration, boot_id: &str) -> Verdict {
         if self.boot_id != boot_id {

@@ -19,12 +19,15 @@ use super::control::{Ask, Command, Progress, Reply, Request, Status, read_line, 
 use super::folder::{Error as FolderError, RunFolder};
 use super::grant::Grant;
 use super::journal::{Entry, Outcome, Reader, Record};
+use super::secrets::Handover;
 use crate::process::stat;
 
 mod adopt;
 
-/// How long a supervisor may take until it answers.
+/// How long a supervisor may take until it listens, and beyond its grace to end.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long one that listens may take to answer: it does nothing else but look and answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Why a supervisor could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +98,19 @@ impl Handle {
     ///
     /// When the program cannot be started.
     pub fn spawn(exe: &[OsString], folder: &RunFolder) -> Result<Self, Error> {
+        Self::spawn_with(exe, folder, None)
+    }
+
+    /// The same, for a job that uses Secrets.
+    ///
+    /// # Errors
+    ///
+    /// When the program cannot be started.
+    pub fn spawn_with(
+        exe: &[OsString],
+        folder: &RunFolder,
+        handover: Option<&Handover>,
+    ) -> Result<Self, Error> {
         let program = exe.first().cloned().unwrap_or_default();
         let failed = |source| Error::Spawn {
             program: program.clone(),
@@ -106,12 +122,16 @@ impl Handle {
             .mode(0o600)
             .open(folder.supervisor_log())
             .map_err(failed)?;
+        let stdin = match handover {
+            Some(handover) => Stdio::from(handover.send().map_err(failed)?),
+            None => Stdio::null(),
+        };
         let child = tokio::process::Command::new(&program)
             .args(exe.iter().skip(1))
             .arg(folder.path())
             .env_clear()
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(Stdio::null())
             .stderr(log)
             .kill_on_drop(false)
@@ -150,6 +170,15 @@ impl Handle {
     pub async fn stop(&self, reason: FailureReason, message: &str) -> Result<Status, Error> {
         let message = message.chars().take(2000).collect();
         self.command(Command::Stop { reason, message }).await
+    }
+
+    /// How long it may take after the end of the grant until nothing is left of the run, without anybody's order.
+    #[must_use]
+    pub fn patience_at_grant_end(&self) -> Duration {
+        let spec = self.folder.spec();
+        let grace = spec.map_or(Duration::ZERO, |spec| spec.stop.grace.min(spec.grant_grace));
+        // It looks once a second at least.
+        grace.saturating_add(Duration::from_secs(2))
     }
 
     /// How long it may take after an order to stop until nothing is left of the run.
@@ -222,7 +251,7 @@ impl Handle {
 
     async fn command(&self, command: Command) -> Result<Status, Error> {
         let mut connection = self.connect(Ask::Do(command)).await?;
-        let reply = timeout(PATIENCE, read_line::<Reply>(&mut connection)).await;
+        let reply = timeout(ANSWER, read_line::<Reply>(&mut connection)).await;
         match reply {
             Ok(Ok(Some(Reply::Ok(status)))) => Ok(status),
             Ok(Ok(Some(Reply::Refused(why)))) => Err(Error::Refused(why)),

@@ -2,21 +2,22 @@
 
 mod failure;
 mod io;
+mod veil;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use panda_api::meta::{Clock, SystemClock};
-use panda_api::{Failure, FailureReason};
+use panda_api::{DriverKind, Failure, FailureReason};
 use panda_sandbox::{FloorSpec, Launcher, Report, Stdin};
 use rustix::process::setsid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::failure::failure;
 use self::io::Io;
@@ -24,14 +25,20 @@ use super::control::{self, Command, Order, Progress, Status};
 use super::folder::{Error as FolderError, Lock, RunFolder};
 use super::grant::{Grant, Verdict, boot_id, boottime};
 use super::journal::{Outcome, Record, Writer};
+use super::proxy::Proxy;
+use super::secrets::{Handover, SecretFolder};
 use super::spec::JobSpec;
 use super::starts::{StartEvent, StartLine, StartsJournal};
 use super::watch::Watch;
 use crate::driver::{self, TurnEnd};
+use crate::mask::Mask;
 use crate::process::{DRAIN, Exit, Membership, ProcessTree, Sample, stat};
 
 /// Exit code of a supervisor that found nothing to do: another one is or was there.
 const REFUSED: u8 = 3;
+
+/// How long an agent has to end by itself once its turn is over, and to end its turn once it is told to.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// `main` of `supervise RUNDIR`: starts the job of a run folder, unless it was ever started, and stays until nothing
 /// of it is left.
@@ -81,11 +88,18 @@ pub(super) enum Error {
 async fn supervise(folder: &RunFolder) -> Result<(), Error> {
     panda_sandbox::make_undumpable()?;
     let lock = take_lock(folder).await?;
-    let journal = Writer::open(&folder.journal())?;
+    let mut journal = Writer::open(&folder.journal())?;
     if journal.has_started() || folder.is_forbidden() {
         return Err(Error::Refused);
     }
-    let spec = folder.spec()?;
+    let mut spec = folder.spec()?;
+    journal.draw_on(spec.reserve.clone());
+    let handover = match &spec.secrets {
+        Some(_) => Handover::receive()?,
+        None => Handover::default(),
+    };
+    // In memory only: the folder keeps the spec without them.
+    spec.program.env.extend(handover.env.iter().cloned());
     let (progress, followed) = watch::channel(Progress::default());
     let (orders, orders_rx) = mpsc::channel(16);
     let mut server = JoinSet::new();
@@ -95,7 +109,9 @@ async fn supervise(folder: &RunFolder) -> Result<(), Error> {
         orders,
         followed,
     ));
-    let mut job = Job::new(folder, spec, lock, journal, orders_rx, progress)?;
+    let mut job = Job::new(folder, spec, &handover, lock, journal, orders_rx, progress)?;
+    job.files = handover.files;
+    job.token = handover.token;
     let done = job.run().await;
     // When even the journal cannot be written, the tree still ends whole; the agentlet finds a crash and says so.
     job.tree.kill().await;
@@ -134,14 +150,21 @@ struct Job {
     pause_grant: bool,
     /// Why we end the tree, once we do.
     ours: Option<Failure>,
+    /// Whether that is the end of the grant.
+    by_grant: bool,
     report: Report,
     has_run: bool,
+    /// Files that hold values of Secrets.
+    files: Vec<(PathBuf, u32, String)>,
+    /// The run's own token for the API.
+    token: String,
 }
 
 impl Job {
     fn new(
         folder: &RunFolder,
         spec: JobSpec,
+        handover: &Handover,
         lock: Lock,
         journal: Writer,
         orders: mpsc::Receiver<Order>,
@@ -162,13 +185,24 @@ impl Job {
             grant: folder.grant()?,
             launcher: Launcher::new(helper),
             tree,
-            io: Io::new(&folder.logs(), spec.log, journal, progress),
+            io: Io::new(
+                &folder.logs(),
+                spec.log,
+                spec.limits.repeat,
+                journal,
+                progress,
+                Mask::new(handover.masked.iter().map(Vec::as_slice)),
+                spec.driver.kind == DriverKind::Exec,
+            ),
+            files: Vec::new(),
+            token: String::new(),
             orders,
             watch: Watch::new(spec.limits, Duration::ZERO),
             started: Instant::now(),
             pause_asked: false,
             pause_grant: false,
             ours: None,
+            by_grant: false,
             report: Report::default(),
             has_run: false,
             spec,
@@ -200,6 +234,15 @@ impl Job {
             deaf.spawn(async move { while signal.recv().await.is_some() {} });
         }
 
+        // Until the end of the run.
+        let _api = match self.open_api().await {
+            Ok(opened) => opened,
+            Err(failed) => return self.finish(Some(failed), None, false).await,
+        };
+        let _in_memory = match self.secret_files() {
+            Ok(made) => made,
+            Err(failed) => return self.finish(Some(failed), None, false).await,
+        };
         for argv in self.spec.pre_run.clone() {
             let cwd = self.spec.program.home.clone();
             if let Err(failed) = self.start(argv.clone(), &cwd, Stdin::Null, false).await? {
@@ -237,6 +280,42 @@ impl Job {
         self.finish(None, Some(exit), killed).await
     }
 
+    /// Opens the way to the API, for a run with a token, and tells the agent of it.
+    async fn open_api(&mut self) -> Result<Option<Proxy>, Failure> {
+        let secrets = self.spec.secrets.as_ref();
+        let Some((access, folder)) = secrets.and_then(|s| s.api.as_ref().zip(s.folder.as_ref())) else {
+            return Ok(None);
+        };
+        let token = std::mem::take(&mut self.token);
+        let proxy = Proxy::open(access, &token).await.map_err(|error| {
+            let why = format!("no way to the API for the run: {}", crate::runner::chain(&error));
+            failure(FailureReason::SandboxUnavailable, why)
+        })?;
+        let (env, files) = proxy.equip(access, &token, folder);
+        self.files.extend(files);
+        let program = &mut self.spec.program.env;
+        program.retain(|(name, _)| env.iter().all(|(ours, _)| ours != name));
+        program.extend(env);
+        Ok(Some(proxy))
+    }
+
+    /// Writes the files that hold values of Secrets; they are gone when what it returns is dropped.
+    fn secret_files(&mut self) -> Result<Option<SecretFolder>, Failure> {
+        let files = std::mem::take(&mut self.files);
+        let folder = self.spec.secrets.as_ref().and_then(|s| s.folder.as_deref());
+        let Some(folder) = folder.filter(|_| !files.is_empty()) else {
+            return Ok(None);
+        };
+        let made = SecretFolder::make(folder, &files, self.spec.program.user);
+        made.map(Some).map_err(|error| {
+            let why = format!(
+                "cannot keep files with values of Secrets in memory: {}: {error}",
+                folder.display()
+            );
+            failure(FailureReason::SandboxUnavailable, why)
+        })
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -269,7 +348,8 @@ impl Job {
         while let Ok(order) = self.orders.try_recv() {
             self.obey(order);
         }
-        self.ask_grant();
+        let first = !self.has_run;
+        self.ask_to_start(first);
         if let Some(ours) = self.ours.clone() {
             return Ok(Err(ours));
         }
@@ -280,10 +360,18 @@ impl Job {
             agent,
             sandbox: self.report.clone(),
         })?;
-        if !self.has_run {
+        if first {
             self.note_start(StartEvent::Start, main)?;
         }
         self.has_run = true;
+        // Writing may have taken long: the last look comes right before the program runs.
+        self.ask_to_start(first);
+        if let Some(ours) = self.ours.clone() {
+            if first {
+                self.note_start(StartEvent::End, main)?;
+            }
+            return Ok(Err(ours));
+        }
         if agent {
             self.started = Instant::now();
             self.watch = Watch::new(self.spec.limits, Duration::ZERO);
@@ -312,13 +400,15 @@ impl Job {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut exit = None;
         self.settle_freeze();
-        while self.ours.is_none() && exit.is_none() {
+        // An agent whose turn is over ends by itself, or is ended as after any turn.
+        while self.ours.is_none() && exit.is_none() && self.io.over().is_none_or(|t| t < FAREWELL) {
             tokio::select! {
                 ended = self.tree.exited() => exit = Some(ended),
                 () = self.io.step() => {
                     if self.io.heard() && self.watch.output(self.now()) {
                         self.io.note(Record::FirstOutput);
                     }
+                    self.judge_conduct();
                 }
                 Some(order) = self.orders.recv() => self.obey(order),
                 _ = tick.tick() => self.look(),
@@ -331,8 +421,11 @@ impl Job {
 
     /// Ends the tree, while output is still read and questions are answered.
     async fn end(&mut self) -> Result<bool, Error> {
-        if self.ours.is_some() {
-            self.io.cancel();
+        if let Some(ours) = self.ours.as_ref().map(|failed| failed.reason)
+            && self.io.cancel()
+            && may_linger(ours)
+        {
+            self.linger().await;
         }
         let status = Status {
             ending: true,
@@ -343,9 +436,14 @@ impl Job {
             io,
             orders,
             spec,
+            by_grant,
             ..
         } = self;
-        let ending = tree.end(spec.stop);
+        let mut stop = spec.stop;
+        if *by_grant {
+            stop.grace = stop.grace.min(spec.grant_grace);
+        }
+        let ending = tree.end(stop);
         tokio::pin!(ending);
         let killed = loop {
             tokio::select! {
@@ -358,6 +456,31 @@ impl Job {
         _ = timeout(DRAIN, io.drain()).await;
         io.close();
         Ok(killed)
+    }
+
+    /// Ends an agent that behaves badly, at once: by itself it might end as a success.
+    fn judge_conduct(&mut self) {
+        if let Some((reason, why)) = self.io.trouble() {
+            let message = failure::trouble(reason, &why, &self.spec.limits);
+            self.stop(failure(reason, message));
+        }
+    }
+
+    /// Gives an agent that was told to stop a moment to say so, so that its session is whole when it is resumed.
+    async fn linger(&mut self) {
+        let status = Status {
+            ending: true,
+            ..self.status()
+        };
+        let until = Instant::now() + self.spec.stop.grace.min(FAREWELL);
+        while self.io.over().is_none() && !self.watch.is_frozen() {
+            tokio::select! {
+                _ = self.tree.exited() => return,
+                () = self.io.step() => {}
+                Some((_, answer)) = self.orders.recv() => drop(answer.send(status.clone())),
+                () = sleep_until(until) => return,
+            }
+        }
     }
 
     /// One look at the tree, the watchdogs and the grant.
@@ -374,17 +497,38 @@ impl Job {
         self.ask_grant()
     }
 
+    /// Nothing starts without a grant, and the first program of a job only under one that has not ended.
+    fn ask_to_start(&mut self, first: bool) {
+        self.ask_grant();
+        let live = self
+            .grant
+            .as_ref()
+            .is_some_and(|grant| boottime() < grant.deadline);
+        if first && !live {
+            self.stop(failure(
+                FailureReason::DeviceLost,
+                "the grant of the control plane ended before the start".into(),
+            ));
+        }
+    }
+
     fn ask_grant(&mut self) {
         let Some(grant) = &self.grant else {
-            return;
+            return self.stop(failure(
+                FailureReason::DeviceLost,
+                "the control plane gave no grant for this run".into(),
+            ));
         };
         match grant.verdict(self.spec.on_disconnect, boottime(), &self.boot_id) {
             Verdict::Go => self.set_pause(None, Some(false)),
             Verdict::Freeze => self.set_pause(None, Some(true)),
-            Verdict::End => self.stop(failure(
-                FailureReason::DeviceLost,
-                "the control plane was out of reach for longer than the run may go on without it".into(),
-            )),
+            Verdict::End => {
+                self.by_grant |= self.ours.is_none();
+                self.stop(failure(
+                    FailureReason::DeviceLost,
+                    "the control plane was out of reach for longer than the run may go on without it".into(),
+                ));
+            }
             Verdict::OtherBoot => self.stop(failure(
                 FailureReason::DeviceRestarted,
                 "the grant was given before the device was restarted".into(),
@@ -398,11 +542,14 @@ impl Job {
             Command::Pause => self.set_pause(Some(true), None),
             Command::Resume => self.set_pause(Some(false), None),
             Command::Grant(grant) => {
-                // Enforced from memory; the file is for an agentlet that starts anew.
-                if let Err(e) = self.folder.write_grant(&grant) {
-                    tracing::warn!(error = %e, "grant not written");
+                // An agentlet that came back may know only an older one: a grant is never cut short.
+                if self.grant.as_ref().is_none_or(|held| grant.is_newer_than(held)) {
+                    // Enforced from memory; the file is for an agentlet that starts anew.
+                    if let Err(e) = self.folder.write_grant(&grant) {
+                        tracing::warn!(error = %e, "grant not written");
+                    }
+                    self.grant = Some(grant);
                 }
-                self.grant = Some(grant);
                 self.ask_grant();
             }
             Command::Status => {}
@@ -500,6 +647,11 @@ impl Job {
         })?;
         Ok(())
     }
+}
+
+/// Whether there is time for a farewell: not when the work may be somebody else's already.
+const fn may_linger(reason: FailureReason) -> bool {
+    !matches!(reason, FailureReason::DeviceLost | FailureReason::DeviceRestarted)
 }
 
 /// By what the processes of a job are known.

@@ -11,6 +11,7 @@ use panda_api::{Failure, FailureReason, Usage};
 use panda_sandbox::Report;
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::process::Exit;
 
 /// Longest line that is read; longer ones are passed over.
@@ -127,6 +128,7 @@ pub struct Outcome {
 pub(super) struct Writer {
     file: File,
     seq: u64,
+    reserve: Option<PathBuf>,
 }
 
 impl Writer {
@@ -147,7 +149,16 @@ impl Writer {
         if last != [b'\n'] {
             file.write_all(b"\n")?;
         }
-        Ok(Self { file, seq })
+        Ok(Self {
+            file,
+            seq,
+            reserve: None,
+        })
+    }
+
+    /// Gives back the space in this file when the disk is full.
+    pub(super) fn draw_on(&mut self, reserve: Option<PathBuf>) {
+        self.reserve = reserve;
     }
 
     /// Whether anything was ever written down: the job was started, or cannot be.
@@ -168,12 +179,29 @@ impl Writer {
         };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.seq += 1;
-        if durable {
-            self.file.sync_data()?;
+        let mut written = self.write(&line, durable);
+        if written.as_ref().is_err_and(|e| disk::is_full(e))
+            && self.reserve.as_deref().is_some_and(disk::release)
+        {
+            written = self.write(&line, durable);
         }
+        written?;
+        self.seq += 1;
         Ok(self.seq)
+    }
+
+    /// The whole line or nothing of it: half a line would spoil the next.
+    fn write(&mut self, line: &[u8], durable: bool) -> io::Result<()> {
+        let before = self.file.metadata()?.len();
+        let written = self
+            .file
+            .write_all(line)
+            .and_then(|()| if durable { self.file.sync_data() } else { Ok(()) });
+        if written.is_err() {
+            // Shorter always fits.
+            self.file.set_len(before)?;
+        }
+        written
     }
 }
 

@@ -27,8 +27,21 @@ impl Default for Caps {
     fn default() -> Self {
         Self {
             head: 1 << 20,
-            tail: 63 << 20,
+            // With a quarter of all this for events, and what the platform says, a Run stays below 64 MiB.
+            tail: 49 << 20,
             segment: 4 << 20,
+        }
+    }
+}
+
+impl Caps {
+    /// What is kept of events beside an output with these bounds.
+    #[must_use]
+    pub const fn of_events(self) -> Self {
+        Self {
+            head: self.head / 4,
+            tail: self.tail / 4,
+            segment: self.segment / 4,
         }
     }
 }

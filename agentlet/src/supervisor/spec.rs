@@ -8,6 +8,7 @@ use panda_sandbox::User;
 use serde::{Deserialize, Serialize};
 
 use super::log::Caps;
+use super::secrets::SecretUse;
 use crate::driver::DriverConfig;
 use crate::process::StopPolicy;
 
@@ -34,15 +35,31 @@ pub struct JobSpec {
     /// What happens when the grant ends.
     #[serde(default)]
     pub on_disconnect: DisconnectRule,
+    /// Longest time between TERM and KILL when the grant ends, whatever `stop` says: the control plane starts another
+    /// attempt after it.
+    #[serde(default = "grant_grace")]
+    pub grant_grace: Duration,
     /// How much of each output is kept.
     #[serde(default)]
     pub log: Caps,
+    /// Values of Secrets that it needs, by reference; with it, the supervisor expects a [`super::Handover`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<SecretUse>,
+    /// File that only holds space: given back when the disk is full, so that the end can be written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<PathBuf>,
     /// The device's journal of starts; absent: none is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts: Option<PathBuf>,
     /// Program and arguments of the floor's helper stage; empty: the supervisor's own program with `exec-floor`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub helper: Vec<String>,
+}
+
+/// The usual [`JobSpec::grant_grace`].
+#[must_use]
+pub const fn grant_grace() -> Duration {
+    Duration::from_secs(10)
 }
 
 /// Whose attempt it is: the fence of every report about it.
@@ -94,6 +111,9 @@ pub struct Limits {
     pub silence: Duration,
     /// Working time in all; frozen time does not count.
     pub attempt: Duration,
+    /// How often in a row the same tool calls may be made; 0: as often as they like.
+    #[serde(default)]
+    pub repeat: u32,
 }
 
 impl Default for Limits {
@@ -102,6 +122,7 @@ impl Default for Limits {
             first_output: Duration::from_secs(120),
             silence: Duration::from_secs(240),
             attempt: Duration::from_secs(30 * 60),
+            repeat: 8,
         }
     }
 }

@@ -76,7 +76,12 @@ impl StartsJournal {
     pub fn append(&mut self, line: &StartLine) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
-        self.file.write_all(&bytes)?;
+        let written = self.file.write(&bytes)?;
+        if written < bytes.len() {
+            // Others append, too: what was begun is closed, not taken back.
+            drop(self.file.write_all(b"\n"));
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.file.sync_data()
     }
 }

@@ -126,6 +126,7 @@ mod tests {
                 first_output: s(10),
                 silence: s(20),
                 attempt: s(100),
+                repeat: 0,
             },
             s(1000),
         )

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use panda_api::v1alpha1::{FailureReason, RefusalReason};
 
-use crate::git;
+use crate::{disk, git};
 
 /// Why a workspace cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +21,9 @@ pub enum Error {
         why: &'static str,
     },
     /// Another agentlet works in the same folder.
-    #[error("another agentlet uses {}; give each its own data folder", path.display())]
+    #[error("another agentlet uses {}; give each its own data and work folder", path.display())]
     InUse {
-        /// The state folder.
+        /// The folder.
         path: PathBuf,
     },
     /// Agents would not reach their folder.
@@ -91,7 +91,7 @@ impl Error {
             | Self::Mirror(git::mirror::Error::Git { source: e, .. })
             | Self::Source(git::source::Error::Git { source: e, .. }) => e.is_disk_full(),
             Self::Mirror(git::mirror::Error::Io { source, .. }) | Self::Io { source, .. } => {
-                source.kind() == std::io::ErrorKind::StorageFull
+                disk::is_full(source)
             }
             _ => false,
         };

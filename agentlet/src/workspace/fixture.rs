@@ -18,7 +18,7 @@ use crate::git::Ids;
 
 pub(crate) struct Fixture {
     dir: TempDir,
-    agent: Option<Ids>,
+    pub(crate) agent: Option<Ids>,
 }
 
 /// Whether tests can become another user.

@@ -152,7 +152,11 @@ impl Records {
                     format: String::new(),
                     created: now,
                 };
-                self.save(&record)?;
+                if let Err(error) = self.save(&record) {
+                    // What no record speaks of would stay for ever. It is empty; one that is not stays.
+                    let _: io::Result<()> = fs::remove_dir(config.work_dir.join(&record.folder));
+                    return Err(error);
+                }
                 return Ok(Claim {
                     record,
                     resumed: false,

@@ -282,8 +282,37 @@ async fn only_one_agentlet_uses_a_state_folder() {
     let first = fixture.open().await;
     let error = Workspaces::open(fixture.config()).await.unwrap_err();
     assert!(matches!(error, Error::InUse { .. }));
+    // One that has state of its own, but works where the first does.
+    let other = super::Config {
+        state_dir: fixture.path().join("other-state"),
+        ..fixture.config()
+    };
+    let error = Workspaces::open(other).await.unwrap_err().to_string();
+    let work = fixture.config().work_dir;
+    assert!(error.contains(&work.display().to_string()), "{error}");
+    assert!(error.contains("its own data and work folder"), "{error}");
     drop(first);
     fixture.open().await;
+}
+
+#[tokio::test]
+async fn work_folder_that_agents_cannot_reach_is_refused() {
+    let fixture = Fixture::new();
+    let Some(agent) = fixture.agent else {
+        return;
+    };
+    let closed = fixture.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, PermissionsExt::from_mode(0o700)).unwrap();
+    let config = super::Config {
+        work_dir: closed.join("work"),
+        ..fixture.config()
+    };
+    let error = Workspaces::open(config).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Unreachable { uid, closed: at, .. } if *uid == agent.uid && *at == closed),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -329,6 +358,34 @@ async fn release_follows_the_retain_policy() {
             .unwrap();
         assert_eq!(root.exists(), kept, "{retain:?} {succeeded}");
     }
+}
+
+#[tokio::test]
+async fn what_a_preparation_left_half_made_goes_and_nothing_else() {
+    let fixture = Fixture::new();
+    let workspaces = fixture.open().await;
+    let missing = Content::Git {
+        path: fixture.repo(),
+        reference: "no-such-branch".to_owned(),
+        branch: "panda/x".to_owned(),
+    };
+    let made = workspaces
+        .prepare(&key("task-a"), "run-1", &Content::Empty, None)
+        .await
+        .unwrap();
+    workspaces
+        .prepare(&key("task-b"), "run-2", &missing, None)
+        .await
+        .unwrap_err();
+    let folder = |task: &str| made.root.with_file_name(format!("{task}-0"));
+    assert!(folder("task-b").exists(), "there is something to undo");
+    workspaces.undo(&key("task-b"), "run-3").await.unwrap();
+    assert!(folder("task-b").exists(), "it is another run's");
+    for (task, run) in [("task-a", "run-1"), ("task-b", "run-2")] {
+        workspaces.undo(&key(task), run).await.unwrap();
+    }
+    assert!(made.root.exists() && !folder("task-b").exists());
+    workspaces.reopen(&key("task-a"), "run-1").await.unwrap();
 }
 
 #[tokio::test]

@@ -53,12 +53,12 @@ async fn agents_are_looked_for_as_their_manifest_says() {
     device.server.until("a status", status).await;
     let mut absent = agent("absent", &[], "");
     absent.spec.drivers[1].command = vec!["no-such-program".into()];
-    let script = "echo tool 1.2.3 home=$HOME files=$(ls | wc -l)";
+    let script = "test $HOME = $PWD && echo tool 1.2.3 home=here files=$(ls | wc -l)";
     let agents = [
         agent(
             "good",
             &["sh", "-c", script],
-            r"tool (\d+\.\d+\.\d+) home= files=0",
+            r"tool (\d+\.\d+\.\d+) home=here files=0",
         ),
         agent("other", &["sh", "-c", "echo something else"], r"tool (\d+)"),
         absent,

@@ -119,6 +119,19 @@ async fn a_frozen_supervisor_does_not_keep_its_run_alive() {
 }
 
 #[tokio::test]
+async fn a_frozen_supervisor_does_not_let_a_paused_run_go_on() {
+    let device = Device::new().await;
+    let uid = device.give(device.a_run(&["--say", "up", "--hang"]));
+    device.says(&uid, Origin::Stdout, "up").await;
+    device.freeze_supervisor(&uid);
+    device.server.change(&uid, |run| run.spec.pause = Some(true));
+    let failure = device.fails(&uid, FailureReason::Crashed).await;
+    assert!(failure.message.contains("did not pause"), "{failure:?}");
+    assert_eq!(device.processes(), Vec::<String>::new());
+    assert_eq!(device.starts(&uid), 1);
+}
+
+#[tokio::test]
 async fn cancel_before_the_start_starts_nothing() {
     let device = Device::new().await;
     device.server.state().grants = false;

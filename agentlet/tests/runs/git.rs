@@ -7,7 +7,7 @@ use panda_api::{FailureReason, GitSpec, PublishSpec, Push, ResultSpec, Run, RunP
 
 use crate::harness::*;
 
-fn git(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn git(dir: &Path, args: &[&str]) -> String {
     let out = Command::new("git")
         .args([
             "-c",
@@ -32,7 +32,7 @@ fn git(dir: &Path, args: &[&str]) -> String {
 }
 
 /// A run that edits a fresh repository.
-fn on_repository(device: &Device, push: Push) -> (std::path::PathBuf, Run) {
+pub(crate) fn on_repository(device: &Device, push: Push) -> (std::path::PathBuf, Run) {
     let repo = device.path().join("repo");
     std::fs::create_dir(&repo).unwrap();
     git(&repo, &["init", "-q"]);

@@ -82,6 +82,7 @@ impl Device {
         let mut config = Config::new("laptop", DEVICE, self.data());
         config.work_dir = self.path().join("work");
         config.shutdown = self.shutdown;
+        config.reserve_bytes = 4 << 20;
         config.owner.workspace_roots = vec![self.path().display().to_string()];
         if rustix::process::geteuid().is_root() {
             config.agent_uid = 64_001;
@@ -136,6 +137,13 @@ impl Device {
         if let Some(task) = self.task.take() {
             task.await.unwrap().unwrap();
         }
+    }
+
+    /// Why the agentlet ended.
+    pub(crate) async fn task_error(&mut self) -> String {
+        let task = self.task.take().expect("an agentlet was started");
+        let error = task.await.unwrap().unwrap_err();
+        panda_agentlet::program::chain(&error)
     }
 
     pub(crate) fn reboot_as(&mut self, id: &str) {
@@ -265,6 +273,11 @@ impl Device {
 
     /// Stops the supervisor of a run with a signal that it cannot see.
     pub(crate) fn freeze_supervisor(&self, uid: &str) {
+        self.signal_supervisor(uid, rustix::process::Signal::STOP);
+    }
+
+    /// Sends a signal to the supervisor of a run.
+    pub(crate) fn signal_supervisor(&self, uid: &str, signal: rustix::process::Signal) {
         let folder = self.data().join("runs").join(uid).display().to_string();
         let mut frozen = 0;
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -273,7 +286,7 @@ impl Device {
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if line.contains("supervise") && line.contains(&folder) {
                 let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
-                rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+                rustix::process::kill_process(pid, signal).unwrap();
                 frozen += 1;
             }
         }

@@ -7,7 +7,11 @@ mod harness;
 #[expect(dead_code, reason = "shared with the unit tests")]
 mod testing;
 
+mod damage;
 mod detect;
 mod end;
+mod full;
 mod git;
+mod grants;
 mod restart;
+mod upgrade;

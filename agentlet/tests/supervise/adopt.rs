@@ -81,7 +81,7 @@ async fn a_second_supervisor_finds_nothing_to_do() {
 #[tokio::test]
 async fn a_job_that_was_never_started_can_be_given_up_for_good() {
     let place = Place::new();
-    let folder = place.folder(&place.spec(&["--say", "I ran"]), None);
+    let folder = place.folder(&place.spec(&["--say", "I ran"]), Some(&grant(HOUR)));
     assert!(matches!(
         Handle::adopt(&folder).await.unwrap(),
         Adopted::NeverStarted
@@ -96,7 +96,7 @@ async fn a_job_that_was_never_started_can_be_given_up_for_good() {
 #[tokio::test]
 async fn a_supervisor_outlives_whoever_started_it_and_is_adopted() {
     let place = Place::new();
-    let folder = place.folder(&place.spec(&["--say", "up", "--hang"]), None);
+    let folder = place.folder(&place.spec(&["--say", "up", "--hang"]), Some(&grant(HOUR)));
     // A shell in the agentlet's place: it starts the supervisor, and is killed with its whole group.
     let words = supervise();
     let mut shell = Command::new("/bin/sh")

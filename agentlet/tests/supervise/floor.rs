@@ -92,7 +92,10 @@ async fn the_agent_has_only_its_own_environment_user_and_descriptors_and_no_way_
     assert!(said.contains("not opened /dev/tty"), "{said}");
     assert!(said.contains("CapEff: 0000000000000000"), "{said}");
     assert!(!said.contains("SigIgn: 0000000000000002"), "{said}");
+    assert!(said.contains("CapAmb: 0000000000000000"), "{said}");
     if let Some(user) = place.user {
+        // Without root there is no right to give anything up, and nothing that could be had.
+        assert!(said.contains("CapBnd: 0000000000000000"), "{said}");
         let uid = user.uid;
         assert!(said.contains(&format!("Uid: {uid} {uid} {uid} {uid}")), "{said}");
         assert!(said.contains(&format!("Gid: {uid} {uid} {uid} {uid}")), "{said}");

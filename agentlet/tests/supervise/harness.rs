@@ -11,12 +11,13 @@ use panda_agentlet::process::StopPolicy;
 use panda_agentlet::supervisor::log::{Caps, Chunk, LogReader, Stream};
 use panda_agentlet::supervisor::{
     DisconnectRule, Entry, Grant, Handle, JobFence, JobSpec, JournalReader, Limits, Outcome, Program, Record,
-    RunFolder, boot_id,
+    RunFolder, boot_id, boottime, grant_grace,
 };
 use panda_api::logline::{self, Origin};
 use panda_api::meta::{IdSource, RandomIds};
 use panda_sandbox::User;
 
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Longest that anything here may take on a very busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -114,13 +115,17 @@ impl Place {
                 first_output: PATIENCE,
                 silence: PATIENCE,
                 attempt: PATIENCE,
+                repeat: 0,
             },
             stop: StopPolicy {
                 grace: Duration::from_millis(500),
                 ..StopPolicy::default()
             },
             on_disconnect: DisconnectRule::default(),
+            grant_grace: grant_grace(),
             log: Caps::default(),
+            secrets: None,
+            reserve: None,
             starts: Some(self.starts()),
             helper: vec![],
         }
@@ -132,7 +137,7 @@ impl Place {
     }
 
     pub(crate) fn start(&self, spec: &JobSpec) -> Job {
-        self.start_with(spec, None)
+        self.start_with(spec, Some(&grant(HOUR)))
     }
 
     pub(crate) fn start_with(&self, spec: &JobSpec, grant: Option<&Grant>) -> Job {
@@ -268,4 +273,12 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// A grant that ends so long from now.
+pub(crate) fn grant(from_now: Duration) -> Grant {
+    Grant {
+        deadline: boottime() + from_now,
+        boot_id: boot_id().unwrap(),
+    }
 }

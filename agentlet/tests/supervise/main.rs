@@ -1,6 +1,7 @@
 //! The supervisor with real processes: as root, with a user made up for each test, and as an ordinary user.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod acp;
 mod adopt;
 mod bytes;
 mod commands;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use panda_agentlet::supervisor::{DisconnectRule, Grant, Record, boot_id, boottime};
+use panda_agentlet::supervisor::{DisconnectRule, Record};
 use panda_api::{DisconnectPolicy, FailureReason};
 
 use super::harness::*;
@@ -130,12 +130,8 @@ async fn a_paused_tree_can_be_stopped() {
     assert_eq!(place.left(), Vec::<i32>::new());
 }
 
-fn grant(from_now: Duration) -> Grant {
-    Grant {
-        deadline: boottime() + from_now,
-        boot_id: boot_id().unwrap(),
-    }
-}
+/// A grant that lets a run start on a busy machine and ends while it is still watched.
+const BRIEF: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_grant_that_is_not_renewed_ends_the_run_and_one_that_is_does_not() {
@@ -145,10 +141,12 @@ async fn a_grant_that_is_not_renewed_ends_the_run_and_one_that_is_does_not() {
         policy: DisconnectPolicy::Continue,
         after: SHORT,
     };
-    let job = place.start_with(&spec, Some(&grant(SHORT)));
+    let job = place.start_with(&spec, Some(&grant(BRIEF)));
     job.says("up").await;
-    let renewed = grant(Duration::from_secs(3600));
+    let renewed = grant(HOUR);
     job.handle.grant(renewed.clone()).await.unwrap();
+    // One that came back from an older life of the agentlet cuts nothing short.
+    job.handle.grant(grant(Duration::ZERO)).await.unwrap();
     assert_eq!(job.folder.grant().unwrap(), Some(renewed));
     // A twin whose grant is as short as the first one was, and later, and not renewed, shows that its end has passed.
     let other = Place::new();
@@ -157,46 +155,76 @@ async fn a_grant_that_is_not_renewed_ends_the_run_and_one_that_is_does_not() {
         policy: DisconnectPolicy::Continue,
         after: SHORT,
     };
-    let twin = other.start_with(&spec, Some(&grant(SHORT)));
+    let twin = other.start_with(&spec, Some(&grant(BRIEF)));
     let ended = twin.outcome().await.failure.unwrap();
     assert_eq!(ended.reason, FailureReason::DeviceLost);
+    assert_eq!(other.left(), Vec::<i32>::new());
     assert!(!job.handle.status().await.unwrap().ending);
-    job.handle.grant(grant(Duration::ZERO)).await.unwrap();
-    let outcome = job.outcome().await;
-    assert_eq!(outcome.failure.unwrap().reason, FailureReason::DeviceLost);
-    assert_eq!(place.left(), Vec::<i32>::new());
 }
 
 #[tokio::test]
-async fn the_other_policies_freeze_or_end_at_once() {
+async fn policy_pause_freezes_until_a_grant_comes_back_and_kills_when_none_does() {
     let place = Place::new();
     let mut spec = place.spec(&["--say", "up", "--hang"]);
     spec.on_disconnect = DisconnectRule {
         policy: DisconnectPolicy::Pause,
-        after: Duration::from_secs(3600),
+        after: HOUR,
     };
-    let job = place.start_with(&spec, Some(&grant(Duration::from_secs(3600))));
-    job.says("up").await;
-    assert!(job.handle.grant(grant(Duration::ZERO)).await.unwrap().frozen);
-    assert!(
-        !job.handle
-            .grant(grant(Duration::from_secs(3600)))
-            .await
-            .unwrap()
-            .frozen
-    );
+    let job = place.start_with(&spec, Some(&grant(BRIEF)));
+    job.record(|r| matches!(r, Record::Paused { .. }).then_some(()))
+        .await;
+    assert!(job.handle.status().await.unwrap().frozen);
+    assert!(!job.handle.grant(grant(HOUR)).await.unwrap().frozen);
+    job.record(|r| (r == Record::Resumed).then_some(())).await;
     job.handle.stop(FailureReason::Cancelled, "enough").await.unwrap();
     job.outcome().await;
 
-    spec.on_disconnect.policy = DisconnectPolicy::Stop;
+    spec.on_disconnect.after = SHORT;
     spec.fence.attempt = 2;
-    let job = place.start_with(&spec, Some(&grant(Duration::from_secs(3600))));
-    job.says("up").await;
-    job.handle.grant(grant(Duration::ZERO)).await.unwrap();
+    let job = place.start_with(&spec, Some(&grant(BRIEF)));
     assert_eq!(
         job.outcome().await.failure.unwrap().reason,
         FailureReason::DeviceLost
     );
+    assert!(
+        job.entries()
+            .iter()
+            .any(|e| matches!(e.record, Record::Paused { .. }))
+    );
+    assert_eq!(place.left(), Vec::<i32>::new());
+}
+
+#[tokio::test]
+async fn at_the_end_of_the_grant_the_control_plane_is_not_kept_waiting() {
+    let place = Place::new();
+    let mut spec = place.spec(&["--ignore-term", "0ms", "--say", "up", "--hang"]);
+    spec.on_disconnect.policy = DisconnectPolicy::Stop;
+    spec.stop.grace = HOUR;
+    spec.grant_grace = SHORT;
+    let job = place.start_with(&spec, Some(&grant(BRIEF)));
+    let outcome = job.outcome().await;
+    assert_eq!(outcome.failure.unwrap().reason, FailureReason::DeviceLost);
+    assert!(outcome.killed);
+}
+
+#[tokio::test]
+async fn nothing_starts_without_a_grant() {
+    let place = Place::new();
+    let job = place.start_with(&place.spec(&["--say", "I ran"]), None);
+    let failure = job.outcome().await.failure.unwrap();
+    assert_eq!(failure.reason, FailureReason::DeviceLost, "{failure:?}");
+    assert_eq!(job.stdout(), "");
+    for policy in [DisconnectPolicy::Pause, DisconnectPolicy::Continue] {
+        let place = Place::new();
+        let mut spec = place.spec(&["--say", "I ran"]);
+        spec.on_disconnect = DisconnectRule { policy, after: HOUR };
+        let job = place.start_with(&spec, Some(&grant(Duration::ZERO)));
+        assert_eq!(
+            job.outcome().await.failure.unwrap().reason,
+            FailureReason::DeviceLost
+        );
+        assert_eq!(job.stdout(), "");
+    }
 }
 
 #[tokio::test]
@@ -211,7 +239,7 @@ async fn nothing_starts_under_a_grant_that_has_ended_or_is_of_another_boot() {
     );
     assert_eq!(job.stdout(), "");
     spec.fence.attempt = 2;
-    let mut other = grant(Duration::from_secs(3600));
+    let mut other = grant(HOUR);
     other.boot_id = "another".into();
     let job = place.start_with(&spec, Some(&other));
     assert_eq!(

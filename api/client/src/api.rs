@@ -28,6 +28,25 @@ const WATCH_GRACE: Duration = Duration::from_secs(15);
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const MERGE_PATCH: &str = "application/merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
+
+/// Forms of a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// Null deletes, objects merge, everything else replaces (RFC 7396).
+    Merge,
+    /// A list of operations (RFC 6902).
+    Json,
+}
+
+impl PatchKind {
+    const fn media(self) -> &'static str {
+        match self {
+            Self::Merge => MERGE_PATCH,
+            Self::Json => JSON_PATCH,
+        }
+    }
+}
 
 /// Objects of one kind, in one namespace or all of them.
 #[derive(Clone, Debug)]
@@ -116,6 +135,15 @@ impl<K> Api<K> {
         Self {
             metadata_only: self.metadata_only,
             ..Self::of(self.client.clone(), self.resource.clone(), Some(namespace))
+        }
+    }
+
+    /// The same, asking for metadata only: `K` must be readable from that, as untyped JSON is.
+    #[must_use]
+    pub fn metadata_only(self) -> Self {
+        Self {
+            metadata_only: true,
+            ..self
         }
     }
 
@@ -425,16 +453,45 @@ impl<K: Serialize + DeserializeOwned + Send + Sync + 'static> Api<K> {
             .await
     }
 
+    /// Patches an object, or a subresource of it, in any of the forms.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn patch_as(
+        &self,
+        name: &str,
+        subresource: Option<&str>,
+        kind: PatchKind,
+        patch: &(impl Serialize + Sync),
+        params: &WriteParams,
+    ) -> Result<K, Error> {
+        let mut path = self.object(name)?;
+        if let Some(subresource) = subresource {
+            path = format!("{path}/{}", encode_segment(subresource));
+        }
+        self.send_patch(&path, kind, patch, params).await
+    }
+
     async fn patch(
         &self,
         path: &str,
         patch: &(impl Serialize + Sync),
         params: &WriteParams,
     ) -> Result<K, Error> {
+        self.send_patch(path, PatchKind::Merge, patch, params).await
+    }
+
+    async fn send_patch(
+        &self,
+        path: &str,
+        kind: PatchKind,
+        patch: &(impl Serialize + Sync),
+        params: &WriteParams,
+    ) -> Result<K, Error> {
         let mut request = request(Method::PATCH, &params.query().on(path), Some(to_json(patch)?))?;
         request
             .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static(MERGE_PATCH));
+            .insert(CONTENT_TYPE, HeaderValue::from_static(kind.media()));
         let bytes = self.client.request(request).await?.into_body();
         self.decode(&bytes, "patch")
     }

@@ -222,6 +222,41 @@ impl Kubeconfig {
         self.put("contexts", &context.name, "context", inner);
     }
 
+    /// Removes a context. The current one may be removed, too: then none is.
+    ///
+    /// # Errors
+    /// When there is no such context.
+    pub fn remove_context(&mut self, name: &str) -> Result<(), Error> {
+        self.entry("contexts", name)?;
+        if let Some(Value::Array(entries)) = self.doc.get_mut("contexts") {
+            entries.retain(|entry| entry["name"] != name);
+        }
+        if self.current_context() == Some(name) {
+            self.doc.insert("current-context".into(), "".into());
+        }
+        Ok(())
+    }
+
+    /// Gives a context another name; the current one stays the current one.
+    ///
+    /// # Errors
+    /// When there is no such context, or one of the new name.
+    pub fn rename_context(&mut self, name: &str, new: &str) -> Result<(), Error> {
+        let (_, path) = self.entry("contexts", name)?;
+        if self.entry("contexts", new).is_ok() {
+            return Err(field(path, format!("there is a context named {new:?} already")));
+        }
+        if let Some(Value::Array(entries)) = self.doc.get_mut("contexts") {
+            for entry in entries.iter_mut().filter(|entry| entry["name"] == name) {
+                entry["name"] = new.into();
+            }
+        }
+        if self.current_context() == Some(name) {
+            self.doc.insert("current-context".into(), new.into());
+        }
+        Ok(())
+    }
+
     /// Adds or replaces a cluster, with its authorities inline.
     pub fn set_cluster(&mut self, name: &str, server: &str, ca_pem: &[u8]) {
         let inner = json!({"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)});

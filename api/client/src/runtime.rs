@@ -2,7 +2,8 @@
 //!
 //! Data flows one way: [`watcher`] (list and watch, made into one endless stream) → [`store`] (the cache, with one
 //! writer) → [`informer`] (the cache shared, with handlers) → [`workqueue`] (keys to look at) → [`controller`]
-//! (workers that reconcile one key at a time). [`events`] tells people what happened.
+//! (workers that reconcile one key at a time). [`events`] tells people what happened; [`leader`] lets one of
+//! several work at a time.
 //!
 //! Decisions are synchronous and take the cache as it is; only waiting is async, on tokio's clock.
 
@@ -10,6 +11,7 @@ pub mod controller;
 pub mod events;
 pub mod informer;
 mod key;
+pub mod leader;
 pub mod metrics;
 pub mod store;
 pub mod watcher;

@@ -146,11 +146,35 @@ impl Error {
             while !line.is_char_boundary(end) {
                 end -= 1;
             }
-            out.push_str(&line[..end]);
+            if self.source.has_secrets {
+                out.push_str(&veil(&line[..end]));
+            } else {
+                out.push_str(&line[..end]);
+            }
             out.push('\n');
         }
         out
     }
+}
+
+/// A line of a file with a Secret in it: only the key before the first colon is shown, since anything else may be a value.
+fn veil(line: &str) -> String {
+    let key = line
+        .find(": ")
+        .or_else(|| line.ends_with(':').then(|| line.len() - 1));
+    let is_key = |text: &str| {
+        let text = text.trim_start_matches([' ', '-', '{']).trim_matches('"');
+        !text.is_empty()
+            && text.len() <= 63
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b))
+    };
+    let shown = key.filter(|at| is_key(&line[..*at])).map_or(0, |at| at + 1);
+    let hidden = line[shown..]
+        .chars()
+        .map(|c| if c.is_whitespace() { c } else { '*' });
+    line[..shown].chars().chain(hidden).collect()
 }
 
 /// Bytes of the word at `mark`, in a window that starts at line `from`.

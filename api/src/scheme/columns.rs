@@ -315,6 +315,73 @@ pub(super) fn lease(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
+pub(super) const PLAIN: &[Column] = &[NAME, AGE];
+
+pub(super) fn plain(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), age(object, now)]
+}
+
+pub(super) const BINDING: &[Column] = &[
+    NAME,
+    col("Role", "string", "The role that it grants."),
+    AGE,
+    wide("Users", "string", "Users that it grants to."),
+    wide("Groups", "string", "Groups that it grants to."),
+    wide("ServiceAccounts", "string", "Accounts that it grants to."),
+];
+
+pub(super) fn binding(object: &Value, now: Timestamp) -> Vec<Value> {
+    let role = &object["roleRef"];
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of_kind = |kind: &str| -> Value {
+        let subjects = items(&object["subjects"]).iter().filter(|s| s["kind"] == kind);
+        let names = subjects.map(|subject| match word(&subject["namespace"]) {
+            namespace if namespace.is_empty() => word(&subject["name"]),
+            namespace => format!("{namespace}/{}", word(&subject["name"])),
+        });
+        names.collect::<Vec<_>>().join(", ").into()
+    };
+    vec![
+        name(object),
+        format!("{}/{}", word(&role["kind"]), word(&role["name"])).into(),
+        age(object, now),
+        of_kind("User"),
+        of_kind("Group"),
+        of_kind("ServiceAccount"),
+    ]
+}
+
+pub(super) const CERTIFICATE_REQUEST: &[Column] = &[
+    NAME,
+    AGE,
+    col("SignerName", "string", "Who is to sign it."),
+    col("Requestor", "string", "Who asked."),
+    col("Condition", "string", "What became of it."),
+];
+
+pub(super) fn certificate_request(object: &Value, now: Timestamp) -> Vec<Value> {
+    let status = &object["status"];
+    let mut words: Vec<&str> = items(&status["conditions"])
+        .iter()
+        .filter_map(|condition| condition["type"].as_str())
+        .collect();
+    if status["certificate"].as_str().is_some_and(|pem| !pem.is_empty()) {
+        words.push("Issued");
+    }
+    let condition = if words.is_empty() {
+        "Pending".to_owned()
+    } else {
+        words.join(",")
+    };
+    vec![
+        name(object),
+        age(object, now),
+        text(&object["spec"]["signerName"]),
+        text(&object["spec"]["username"]),
+        condition.into(),
+    ]
+}
+
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

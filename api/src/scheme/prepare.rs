@@ -145,6 +145,19 @@ pub fn prepare(info: &KindInfo, object: Value, operation: Operation<'_>) -> Resu
     }
 }
 
+/// Fields outside the schema, of an object that [`prepare`] refuses: a mistyped field is often why another is missing.
+#[must_use]
+pub fn unknown_fields(info: &KindInfo, object: &Value) -> Vec<FieldPath> {
+    let mut object = object.clone();
+    if let Some(fields) = object.as_object_mut().filter(|_| info.has_status) {
+        // A client's word about the status is not looked at.
+        fields.remove("status");
+    }
+    let mut found = Findings::default();
+    info.shape().walk(&mut object, &Path::root(), &mut found);
+    found.unknown
+}
+
 /// Messages are logged and shown: they never repeat a value of a Secret.
 fn hide_values(errors: &mut [FieldError]) {
     for error in errors {

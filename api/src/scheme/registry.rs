@@ -10,8 +10,15 @@ use super::columns::{self, Column};
 use super::prepare::{self, Error, Operation, Prepared};
 use super::schema;
 use super::shape::Shape;
+use crate::access::{
+    LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectReview, SelfSubjectRulesReview,
+    SubjectAccessReview, TokenReview,
+};
 use crate::validation::Rules;
-use crate::{Agent, ConfigMap, Device, Event, Lease, Namespace, Resource, Run, Secret, Task};
+use crate::{
+    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, Lease,
+    Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+};
 
 /// What the system knows about a kind.
 #[derive(Debug)]
@@ -262,30 +269,122 @@ static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
             columns: columns::LEASE,
             cells: columns::lease,
         }),
+        kind::<ServiceAccount>(Words {
+            singular: "serviceaccount",
+            short_names: &["sa"],
+            ..plain("io.k8s.api.core.v1.ServiceAccount")
+        }),
+        kind::<Role>(Words {
+            singular: "role",
+            ..plain("io.k8s.api.rbac.v1.Role")
+        }),
+        kind::<ClusterRole>(Words {
+            singular: "clusterrole",
+            ..plain("io.k8s.api.rbac.v1.ClusterRole")
+        }),
+        kind::<RoleBinding>(Words {
+            singular: "rolebinding",
+            columns: columns::BINDING,
+            cells: columns::binding,
+            ..plain("io.k8s.api.rbac.v1.RoleBinding")
+        }),
+        kind::<ClusterRoleBinding>(Words {
+            singular: "clusterrolebinding",
+            columns: columns::BINDING,
+            cells: columns::binding,
+            ..plain("io.k8s.api.rbac.v1.ClusterRoleBinding")
+        }),
+        kind::<CertificateSigningRequest>(Words {
+            singular: "certificatesigningrequest",
+            short_names: &["csr"],
+            has_status: true,
+            selectable_fields: &[NAME, NAMESPACE, "spec.signerName"],
+            definition_name: "io.k8s.api.certificates.v1.CertificateSigningRequest",
+            columns: columns::CERTIFICATE_REQUEST,
+            cells: columns::certificate_request,
+        }),
     ]
 });
 
-/// Every kind.
+/// What is said of a kind that has a name and an age, and nothing else to show.
+fn plain(definition_name: &'static str) -> Words {
+    Words {
+        singular: "",
+        short_names: &[],
+        has_status: false,
+        selectable_fields: &[NAME, NAMESPACE],
+        definition_name,
+        columns: columns::PLAIN,
+        cells: columns::plain,
+    }
+}
+
+fn review<K: Rules + JsonSchema>(singular: &'static str, definition_name: &'static str) -> KindInfo {
+    let words = Words {
+        singular,
+        selectable_fields: &[],
+        ..plain(definition_name)
+    };
+    KindInfo {
+        verbs: &["create"],
+        ..kind::<K>(words)
+    }
+}
+
+static REVIEWS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
+    vec![
+        review::<TokenReview>("tokenreview", "io.k8s.api.authentication.v1.TokenReview"),
+        review::<SelfSubjectReview>(
+            "selfsubjectreview",
+            "io.k8s.api.authentication.v1.SelfSubjectReview",
+        ),
+        review::<SelfSubjectAccessReview>(
+            "selfsubjectaccessreview",
+            "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
+        ),
+        review::<SubjectAccessReview>(
+            "subjectaccessreview",
+            "io.k8s.api.authorization.v1.SubjectAccessReview",
+        ),
+        review::<LocalSubjectAccessReview>(
+            "localsubjectaccessreview",
+            "io.k8s.api.authorization.v1.LocalSubjectAccessReview",
+        ),
+        review::<SelfSubjectRulesReview>(
+            "selfsubjectrulesreview",
+            "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
+        ),
+    ]
+});
+
+/// Every kind whose objects are stored.
 #[must_use]
 pub fn kinds() -> &'static [KindInfo] {
     &KINDS
 }
 
+/// Every kind that can only be created, which answers a question and stores nothing.
+#[must_use]
+pub fn reviews() -> &'static [KindInfo] {
+    &REVIEWS
+}
+
+/// Everything that is served: stored kinds and reviews.
+pub fn served() -> impl Iterator<Item = &'static KindInfo> {
+    kinds().iter().chain(reviews())
+}
+
 /// The kind with this plural.
 #[must_use]
 pub fn by_plural(group: &str, version: &str, plural: &str) -> Option<&'static KindInfo> {
-    kinds()
-        .iter()
-        .find(|k| k.group == group && k.version == version && k.plural == plural)
+    served().find(|k| k.group == group && k.version == version && k.plural == plural)
 }
 
 /// The kind with this `apiVersion` and `kind`.
 #[must_use]
 pub fn by_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    kinds()
-        .iter()
-        .find(|k| k.group == group && k.version == version && k.kind == kind)
+    served().find(|k| k.group == group && k.version == version && k.kind == kind)
 }
 
 /// The kind that a person means by `word`: plural, singular, short name or kind in any case, with the group after a dot
@@ -294,7 +393,7 @@ pub fn by_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
 pub fn by_word(word: &str) -> Option<&'static KindInfo> {
     let word = word.to_ascii_lowercase();
     let (name, rest) = word.split_once('.').unwrap_or((&word, ""));
-    kinds().iter().find(|k| {
+    served().find(|k| {
         let named = k.plural == name || k.singular == name || k.short_names.contains(&name);
         let qualified = rest.is_empty() || rest == k.group || rest == format!("{}.{}", k.version, k.group);
         named && qualified

@@ -24,7 +24,8 @@ resource! {
 
 /// Spec of an [`Agent`]. Placeholders `{{name}}` are replaced inside one argv element each and never pass a shell.
 ///
-/// Known placeholders: `prompt`, `model`, `session`, `workspace`, `home`, `value` (limits), `baseUrl`, `run`, `task`.
+/// Known placeholders: `prompt`, `model`, `session`, `workspace`, `home`, `value` (limits), `baseUrl`, `run`, `task`, and
+/// in `files` alone `credential`: such a file never lies on a disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentSpec {
@@ -189,6 +190,9 @@ pub struct JsonlDialect {
     /// Events that are tool calls; the path leads to the tool's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_call: Vec<EventPath>,
+    /// What the tools of the same event are called with, in the same order: by it a call that repeats is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_input: Vec<EventPath>,
     /// Events that carry the session id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub session: Vec<EventPath>,
@@ -305,7 +309,42 @@ pub struct EndpointSpec {
     pub suffix: String,
     /// Where the key comes from and which variable takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub credential: Option<Value>,
+    pub credential: Option<CredentialSpec>,
+}
+
+/// The key that an endpoint asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CredentialSpec {
+    /// Where it comes from; without a name, it is the agent's own affair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<SecretKeyRef>,
+    /// Variable that takes it. In [`AgentSpec::files`] it is `{{credential}}`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub env: String,
+}
+
+impl AgentSpec {
+    /// The key of the model's endpoint, when it comes from a Secret.
+    #[must_use]
+    pub fn credential(&self) -> Option<&CredentialSpec> {
+        let credential = self.models.as_ref()?.endpoint.as_ref()?.credential.as_ref()?;
+        let named = credential
+            .secret_key_ref
+            .as_ref()
+            .is_some_and(|r| !r.name.is_empty());
+        named.then_some(credential)
+    }
+
+    /// Whether a run of it whose environment is `env` has its login with it, so that the device need not be logged in.
+    #[must_use]
+    pub fn brings_login(&self, env: &[EnvVar]) -> bool {
+        let logins = self.detect.as_ref().and_then(|detect| detect.logged_in.as_ref());
+        let names = logins.map_or(&[][..], |logins| &logins.env);
+        let credential = self.credential().map(|credential| &credential.env);
+        let set = env.iter().chain(&self.env).map(|variable| &variable.name);
+        set.chain(credential).any(|name| names.contains(name))
+    }
 }
 
 /// How one level of permission is asked for.
@@ -315,7 +354,7 @@ pub struct PermissionLevel {
     /// ACP mode.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub acp_mode: String,
-    /// Arguments to add.
+    /// Arguments to add. Over ACP with a mode, those after an element that the command does not have are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<ArgvAdd>,
     /// Environment to add.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::SandboxLayer;
 use super::agent::DriverKind;
 use super::shared::*;
-use crate::meta::Condition;
+use crate::meta::{Condition, Time};
 use crate::resource;
 
 resource! {
@@ -46,6 +46,9 @@ pub struct DeviceStatus {
     /// SHA-256 of the device's public key.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key_fingerprint: String,
+    /// When the newest certificate of the device ends; it renews it long before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_expires: Option<Time>,
     /// What it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<ResourceRequest>,

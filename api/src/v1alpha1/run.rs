@@ -55,6 +55,9 @@ pub struct RunSpec {
     /// True: end the process tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<bool>,
+    /// True, together with `cancel`: the device is to be free of it. Its Task goes on elsewhere, and no retry is spent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evict: Option<bool>,
     /// What the agent is asked, what failed before included.
     pub prompt: String,
     /// Session of an earlier attempt to go on with, where the agent can.
@@ -90,6 +93,9 @@ pub struct RunSpec {
     /// How long the agent may work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt_timeout: Option<Duration>,
+    /// Whether the agent gets a token for the API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_access: Option<bool>,
     /// Higher goes first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
@@ -189,7 +195,7 @@ pub struct RunStatus {
     /// How publication went.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish: Option<PublishStatus>,
-    /// A complete result that came after the Run was Lost.
+    /// What the device reported after the Run was Lost: it counts only if the Task accepts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_result: Option<Box<LateResult>>,
     /// Number of the last outbox report that this status includes.
@@ -251,6 +257,9 @@ pub struct Failure {
     /// Not before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Time>,
+    /// Why this device could not serve the request at all: the scheduler remembers it for a while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<super::RefusalReason>,
 }
 
 /// See [`Failure::reason`]. Each belongs to one [`FailureClass`].
@@ -268,6 +277,7 @@ pub enum FailureReason {
     WorkspaceFailed,
     SandboxUnavailable,
     OutOfSlots,
+    Evicted,
     #[default]
     Internal,
     RateLimited,
@@ -277,6 +287,7 @@ pub enum FailureReason {
     AuthFailed,
     AgentNotFound,
     AgentNotLoggedIn,
+    SecretUnavailable,
     ContextLimit,
     Crashed,
     Killed,
@@ -290,6 +301,7 @@ pub enum FailureReason {
     EmptyTurn,
     AgentError,
     VerifyFailed,
+    SecretInResult,
     PublishConflict,
     PublishFailed,
     ScopeViolation,
@@ -307,7 +319,7 @@ pub enum FailureClass {
     Device,
     /// The next model or agent, after the provider's own pause.
     Provider,
-    /// The next candidate at once.
+    /// The next candidate at once; `SecretUnavailable`: the same again until the Secret is there.
     Candidate,
     /// Again, within `retry.limit`.
     Agent,
@@ -330,13 +342,16 @@ impl FailureReason {
             | Self::WorkspaceFailed
             | Self::SandboxUnavailable
             | Self::OutOfSlots
+            | Self::Evicted
             | Self::Internal => FailureClass::Device,
             Self::RateLimited
             | Self::Overloaded
             | Self::ProviderError
             | Self::QuotaExceeded
             | Self::AuthFailed => FailureClass::Provider,
-            Self::AgentNotFound | Self::AgentNotLoggedIn | Self::ContextLimit => FailureClass::Candidate,
+            Self::AgentNotFound | Self::AgentNotLoggedIn | Self::SecretUnavailable | Self::ContextLimit => {
+                FailureClass::Candidate
+            }
             Self::Crashed
             | Self::Killed
             | Self::Stalled
@@ -348,7 +363,7 @@ impl FailureReason {
             | Self::ProtocolError
             | Self::EmptyTurn
             | Self::AgentError => FailureClass::Agent,
-            Self::VerifyFailed => FailureClass::Result,
+            Self::VerifyFailed | Self::SecretInResult => FailureClass::Result,
             Self::PublishConflict | Self::PublishFailed => FailureClass::Publication,
             Self::ScopeViolation
             | Self::ApprovalDenied
@@ -445,11 +460,11 @@ pub struct PublishStatus {
     pub try_number: u32,
 }
 
-/// A result that came late.
+/// What a device reported after its Run was Lost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LateResult {
-    /// Phase that it would have ended in.
+    /// Phase that it would have ended in; absent until its last report has arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<RunPhase>,
     /// What came out.
@@ -458,4 +473,25 @@ pub struct LateResult {
     /// What the checks said.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub verify: Vec<VerifyResult>,
+    /// Why it failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// What it used in all: not less than `status.usage` of the Run, which stays what was known when it was Lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// How publication went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publish: Option<PublishStatus>,
+    /// Paths that changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed_files: Vec<String>,
+    /// `2 files changed, ...`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub diffstat: String,
+    /// When the device said that it holds a finished result which is still to arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announced_time: Option<Time>,
+    /// When the last report arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival_time: Option<Time>,
 }

@@ -105,6 +105,14 @@ pub struct EnvVar {
     pub value_from: Option<EnvVarSource>,
 }
 
+impl EnvVar {
+    /// The key of a Secret that its value comes from.
+    #[must_use]
+    pub fn secret_key_ref(&self) -> Option<&SecretKeyRef> {
+        self.value_from.as_ref()?.secret_key_ref.as_ref()
+    }
+}
+
 /// Where the value of an [`EnvVar`] comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -469,7 +477,7 @@ pub struct SupervisionSpec {
     /// Agent that judges.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub judge: String,
-    /// How often the same call may repeat.
+    /// How often in a row an agent may make the same tool calls before the attempt is LoopDetected; default 8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat_limit: Option<u32>,
 }

@@ -349,6 +349,8 @@ pub struct Retries {
     pub provider: u32,
     /// After failures of a device.
     pub device: u32,
+    /// After Secrets that were not there.
+    pub secret: u32,
     /// After results that failed verification.
     pub rounds: u32,
     /// Of publication alone.

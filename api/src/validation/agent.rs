@@ -2,7 +2,7 @@
 
 use super::text::{
     MINUTE, arguments, capabilities, command, currency, decimal, duration, env, no_nul, placeholders, range,
-    regex, relative_path, resources,
+    regex, relative_path, resources, secret_key_ref,
 };
 use super::{Checker, Rules, conditions, is_env_name};
 use crate::Agent;
@@ -32,6 +32,18 @@ const LIMIT_PLACEHOLDERS: &[&str] = &[
     "task",
     "value",
 ];
+/// The same, and the key of the model's endpoint.
+const FILE_PLACEHOLDERS: &[&str] = &[
+    "prompt",
+    "model",
+    "session",
+    "workspace",
+    "home",
+    "baseUrl",
+    "run",
+    "task",
+    "credential",
+];
 const LEVELS: &[&str] = &["readOnly", "ask", "edits", "all"];
 const LIMITS: &[&str] = &["turns", "money", "wallTime", "toolCalls", "requestTimeout"];
 const SIGNALS: &[&str] = &["TERM", "INT", "HUP", "KILL"];
@@ -58,7 +70,7 @@ fn check_spec(path: &Path<'_>, spec: &AgentSpec, cx: &mut Checker) {
     }
     drivers(&path.key("drivers"), &spec.drivers, cx);
     templated_env(&path.key("env"), &spec.env, cx);
-    files(&path.key("files"), &spec.files, cx);
+    files(path, &spec.files, spec.credential().is_some(), cx);
     let pre_run = path.key("preRun");
     for (index, argv) in spec.pre_run.iter().enumerate().take(MAX_LIST) {
         templated_command(&pre_run.index(index), argv, cx);
@@ -141,6 +153,9 @@ fn drivers(path: &Path<'_>, drivers: &[DriverSpec], cx: &mut Checker) {
         let path = path.index(index);
         templated_command(&path.key("command"), &driver.command, cx);
         templated_env(&path.key("env"), &driver.env, cx);
+        if driver.kind == DriverKind::StreamJson && driver.dialect != "claude" {
+            cx.not_supported(&path.key("dialect"), &driver.dialect, &["claude"]);
+        }
         if let Some(resume) = &driver.resume {
             let path = path.key("resume");
             match (resume.append.is_empty(), resume.command.is_empty()) {
@@ -176,7 +191,9 @@ fn templated_env(path: &Path<'_>, vars: &[EnvVar], cx: &mut Checker) {
     }
 }
 
-fn files(path: &Path<'_>, files: &[AgentFile], cx: &mut Checker) {
+/// `keyed`: whether the model's key comes from a Secret.
+fn files(root: &Path<'_>, files: &[AgentFile], keyed: bool, cx: &mut Checker) {
+    let path = &root.key("files");
     if cx.too_many(path, files.len(), MAX_LIST) {
         return;
     }
@@ -194,7 +211,13 @@ fn files(path: &Path<'_>, files: &[AgentFile], cx: &mut Checker) {
             }
         }
         no_nul(&path.key("template"), &file.template, MAX_TEMPLATE, cx);
-        placeholders(&path.key("template"), &file.template, PLACEHOLDERS, cx);
+        placeholders(&path.key("template"), &file.template, FILE_PLACEHOLDERS, cx);
+        if file.template.contains("{{credential}}") && !keyed {
+            cx.required(
+                &root.key("models").key("endpoint").key("credential"),
+                "{{credential}} in a file needs it",
+            );
+        }
     }
 }
 
@@ -224,16 +247,14 @@ fn models(path: &Path<'_>, models: Option<&ModelsSpec>, cx: &mut Checker) {
         );
     }
     if let Some(credential) = &endpoint.credential {
-        let reference = &credential["secretKeyRef"];
-        if reference["name"].as_str().is_some_and(|name| !name.is_empty()) {
-            cx.not_implemented(&path.key("credential").key("secretKeyRef"));
+        let path = path.key("credential");
+        if let Some(reference) = credential.secret_key_ref.as_ref().filter(|r| !r.name.is_empty()) {
+            secret_key_ref(&path.key("secretKeyRef"), reference, cx);
         }
-        if let Some(name) = credential["env"].as_str()
-            && !is_env_name(name)
-        {
+        if !credential.env.is_empty() && !is_env_name(&credential.env) {
             cx.invalid(
-                &path.key("credential").key("env"),
-                name,
+                &path.key("env"),
+                &credential.env,
                 "must be the name of an environment variable",
             );
         }

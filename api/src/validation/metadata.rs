@@ -37,7 +37,11 @@ pub(crate) fn check<K: Rules>(meta: &ObjectMeta, cx: &mut Checker) {
     let root = Path::root();
     let path = root.key("metadata");
     let labels_only = K::GROUP.is_empty() && K::KIND == "Namespace";
-    check_name(meta, labels_only, &path, cx);
+    if K::GROUP == crate::rbac::GROUP && !meta.name.is_empty() {
+        super::rbac::path_segment(&path.key("name"), &meta.name, cx);
+    } else {
+        check_name(meta, labels_only, &path, cx);
+    }
     if K::NAMESPACED {
         namespace(&path.key("namespace"), &meta.namespace, cx);
     } else if !meta.namespace.is_empty() {

@@ -18,6 +18,9 @@ impl Rules for Run {
             }
             self.spec.cancel = Some(true);
         }
+        if old.spec.evict == Some(true) {
+            self.spec.evict = Some(true);
+        }
     }
 
     fn check(&self, cx: &mut Checker) {
@@ -49,6 +52,9 @@ impl Rules for Run {
         }
         if !spec.device_name.is_empty() {
             object_name(&path.key("deviceName"), &spec.device_name, cx);
+        }
+        if spec.evict == Some(true) && spec.cancel != Some(true) {
+            cx.forbidden(&path.key("evict"), "goes with cancel: true only");
         }
         task::prompt(&path.key("prompt"), &spec.prompt, MAX_PROMPT, cx);
         task::device(&path.key("device"), spec.device.as_ref(), cx);
@@ -96,7 +102,7 @@ impl Rules for Run {
         if frozen(new) != frozen(old) {
             cx.forbidden(
                 &path,
-                "is a frozen copy: only deviceName, deviceUid, leaseEpoch and sandbox (once, at binding), publish, pause and cancel may change",
+                "is a frozen copy: only deviceName, deviceUid, leaseEpoch and sandbox (once, at binding), publish, pause, cancel and evict may change",
             );
         }
     }
@@ -129,6 +135,7 @@ fn frozen(spec: &RunSpec) -> RunSpec {
         publish: None,
         pause: None,
         cancel: None,
+        evict: None,
         ..spec.clone()
     }
 }

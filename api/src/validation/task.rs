@@ -131,7 +131,6 @@ fn not_built(path: &Path<'_>, spec: &TaskSpec, cx: &mut Checker) {
             "preemption",
             spec.preemption.is_some_and(|p| p != Preemption::Never),
         ),
-        ("apiAccess", spec.api_access == Some(true)),
         ("dedupeKey", !spec.dedupe_key.is_empty()),
     ] {
         if set {
@@ -174,16 +173,7 @@ pub(super) fn device(path: &Path<'_>, request: Option<&DeviceRequest>, cx: &mut 
     resources(&path.key("resources"), request.resources.as_ref(), cx);
     if let Some(on) = &request.on_disconnect {
         let path = path.key("onDisconnect");
-        let default = OnDisconnect::default();
-        for (field, differs) in [
-            ("policy", on.policy != default.policy),
-            ("after", on.after != default.after),
-            ("onReturn", on.on_return != default.on_return),
-        ] {
-            if differs {
-                cx.not_implemented(&path.key(field));
-            }
-        }
+        duration(&path.key("after"), Some(&on.after), 7 * DAY, cx);
     }
 }
 
@@ -393,9 +383,13 @@ pub(super) fn supervision(path: &Path<'_>, supervision: Option<&SupervisionSpec>
     if !supervision.judge.is_empty() {
         cx.not_implemented(&path.key("judge"));
     }
-    if supervision.repeat_limit.is_some() {
-        cx.not_implemented(&path.key("repeatLimit"));
-    }
+    range(
+        &path.key("repeatLimit"),
+        supervision.repeat_limit.map(i64::from),
+        2,
+        1000,
+        cx,
+    );
 }
 
 fn retry(path: &Path<'_>, retry: Option<&RetrySpec>, cx: &mut Checker) {

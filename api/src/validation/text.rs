@@ -3,10 +3,11 @@
 use std::time::Duration as StdDuration;
 
 use super::Checker;
+use super::metadata::object_name;
 use super::names::is_env_name;
 use crate::meta::field_path::Path;
 use crate::meta::{Duration, Quantity};
-use crate::v1alpha1::{EnvVar, ResourceRequest};
+use crate::v1alpha1::{EnvVar, ResourceRequest, SecretKeyRef};
 
 pub(super) const MINUTE: StdDuration = StdDuration::from_secs(60);
 pub(super) const HOUR: StdDuration = StdDuration::from_secs(3600);
@@ -236,10 +237,40 @@ pub(super) fn env(path: &Path<'_>, env: &[EnvVar], cx: &mut Checker) {
         if let Some(value) = &var.value {
             no_nul(&path.key("value"), value, MAX_ARG, cx);
         }
-        if var.value_from.is_some() {
-            cx.not_implemented(&path.key("valueFrom"));
+        if let Some(from) = &var.value_from {
+            let from_path = path.key("valueFrom");
+            if var.value.as_ref().is_some_and(|value| !value.is_empty()) {
+                cx.invalid(&from_path, "", "may not be specified when `value` is not empty");
+            }
+            match &from.secret_key_ref {
+                Some(reference) => secret_key_ref(&from_path.key("secretKeyRef"), reference, cx),
+                None => cx.required(&from_path.key("secretKeyRef"), "must name a key of a Secret"),
+            }
         }
     }
+}
+
+pub(super) fn secret_key_ref(path: &Path<'_>, reference: &SecretKeyRef, cx: &mut Checker) {
+    if reference.name.is_empty() {
+        cx.required(&path.key("name"), "");
+    } else {
+        object_name(&path.key("name"), &reference.name, cx);
+    }
+    if reference.key.is_empty() {
+        cx.required(&path.key("key"), "");
+    } else if !is_data_key(&reference.key) {
+        cx.invalid(&path.key("key"), &reference.key, DATA_KEY_RULE);
+    }
+}
+
+/// What [`is_data_key`] demands.
+pub(super) const DATA_KEY_RULE: &str =
+    "a key must be at most 253 letters, digits, \"-\", \"_\" and \".\", and not \".\" or \"..\"";
+
+/// Whether `key` can be a key of a Secret or a ConfigMap.
+pub(super) fn is_data_key(key: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(plain) && !matches!(key, "." | "..")
 }
 
 pub(super) fn regex(path: &Path<'_>, pattern: &str, cx: &mut Checker) {

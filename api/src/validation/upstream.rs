@@ -1,14 +1,16 @@
-//! Rules of the kinds that come from upstream: Namespace, Secret, ConfigMap, Event, Lease.
+//! Rules of the kinds that come from upstream: Namespace, Secret, ConfigMap, Event, Lease, CertificateSigningRequest.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::text::range;
+use super::text::{DATA_KEY_RULE, is_data_key, range};
 use super::{Checker, FieldReason, Rules, conditions};
+use crate::certificates::{APPROVED, DENIED, DEVICE_SIGNER, FAILED};
 use crate::meta::field_path::Path;
-use crate::{ConfigMap, Event, Lease, Namespace, Secret};
+use crate::secrets::weakness;
+use crate::{CertificateSigningRequest, ConfigMap, Event, Lease, Namespace, Secret};
 
 /// Most bytes that a Secret or a ConfigMap holds.
 const MAX_DATA: usize = 1024 * 1024;
@@ -55,6 +57,11 @@ impl Rules for Secret {
         let mut size = 0;
         for (key, value) in &self.data {
             size += base64_bytes(&path.key(key), value, cx);
+            if let Some(weak) = STANDARD.decode(value).ok().and_then(|value| weakness(&value)) {
+                cx.warn(format!(
+                    "data.{key}: its value is not masked in logs and results, because {weak}; use a longer, random value"
+                ));
+            }
         }
         if size > MAX_DATA {
             cx.too_long(&path, MAX_DATA);
@@ -96,15 +103,8 @@ impl Rules for ConfigMap {
 
 fn keys(path: &Path<'_>, data: &BTreeMap<String, String>, cx: &mut Checker) {
     for key in data.keys() {
-        let plain = key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-        if key.is_empty() || key.len() > 253 || !plain || matches!(key.as_str(), "." | "..") {
-            cx.invalid(
-                path,
-                key,
-                "a key must be at most 253 letters, digits, \"-\", \"_\" and \".\", and not \".\" or \"..\"",
-            );
+        if !is_data_key(key) {
+            cx.invalid(path, key, DATA_KEY_RULE);
         }
     }
 }
@@ -176,6 +176,54 @@ impl Rules for Event {
             i64::from(i32::MAX),
             cx,
         );
+    }
+}
+
+/// Largest request for a certificate: a key and a name.
+const MAX_REQUEST: usize = 16 * 1024;
+
+impl Rules for CertificateSigningRequest {
+    fn check(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let spec = root.key("spec");
+        let path = spec.key("request");
+        if self.spec.request.is_empty() {
+            cx.required(&path, "the request, PEM, base64");
+        } else if self.spec.request.len() > MAX_REQUEST {
+            cx.too_long(&path, MAX_REQUEST);
+        } else {
+            base64_bytes(&path, &self.spec.request, cx);
+        }
+        if self.spec.signer_name != DEVICE_SIGNER {
+            cx.not_supported(&spec.key("signerName"), &self.spec.signer_name, &[DEVICE_SIGNER]);
+        }
+        cx.too_many(&spec.key("usages"), self.spec.usages.len(), 32);
+        cx.too_many(&spec.key("groups"), self.spec.groups.len(), 256);
+    }
+
+    fn check_update(&self, old: &Self, cx: &mut Checker) {
+        if self.spec != old.spec {
+            let root = Path::root();
+            cx.forbidden(&root.key("spec"), "a request never changes");
+        }
+    }
+
+    fn check_status(&self, cx: &mut Checker) {
+        let root = Path::root();
+        let status = root.key("status");
+        let path = status.key("conditions");
+        if cx.too_many(&path, self.status.conditions.len(), 8) {
+            return;
+        }
+        for (index, condition) in self.status.conditions.iter().enumerate() {
+            let known = [APPROVED, DENIED, FAILED];
+            if !known.contains(&condition.type_.as_str()) {
+                cx.not_supported(&path.index(index).key("type"), &condition.type_, &known);
+            }
+            if condition.message.len() > MAX_MESSAGE {
+                cx.too_long(&path.index(index).key("message"), MAX_MESSAGE);
+            }
+        }
     }
 }
 

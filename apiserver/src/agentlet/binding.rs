@@ -5,14 +5,20 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::Response;
 use axum::routing::post;
 use panda_api::meta::{Condition, Reason, Status, set_condition};
-use panda_api::{Device, NetworkMode, NetworkSpec, Run, RunPhase, SandboxProfile};
+use panda_api::{
+    DEVICE_FINALIZER, Device, Lease, NetworkMode, NetworkSpec, Run, RunPhase, SandboxProfile, TASK_UID,
+};
+use panda_store::{ListRequest, Scope};
 use serde::Deserialize;
 
 use super::http::{self, Failure};
+use super::orphans::{self, OrphanRecord};
 use super::{Agentlets, leases, objects};
+use crate::query::Params;
 
 /// How often a lost race is run again.
 const ATTEMPTS: usize = 8;
@@ -40,11 +46,14 @@ pub(crate) fn routes(agentlets: Arc<Agentlets>) -> Router {
 async fn bind(
     State(agentlets): State<Arc<Agentlets>>,
     Path((namespace, name)): Path<(String, String)>,
+    uri: Uri,
     body: Bytes,
 ) -> Result<Response, Failure> {
+    let dry_run = Params::of(&uri)?.dry_run()?;
     let binding: Binding = serde_json::from_slice(&body).map_err(|error| {
         http::bad_request(format!("the body must be {{\"deviceName\": \"...\"}}: {error}"))
     })?;
+    agentlets.active().await?;
     for _ in 0..ATTEMPTS {
         let mut run = agentlets
             .objects
@@ -63,20 +72,79 @@ async fn bind(
             return Ok(done(&run.object));
         }
         refusal(&run.object, &device).map_or(Ok(()), |why| Err(conflict(&name, &why)))?;
+        let task = &run.object.spec.task_ref.uid;
+        for outbox in agentlets.objects.outboxes().await? {
+            if let Some(stranger) = outbox.object.strangers.iter().find(|s| s.task_uid == *task) {
+                let why = format!(
+                    "run {} of the same task is alive on a device and unknown here; it has to end first",
+                    stranger.run_uid
+                );
+                return Err(conflict(&name, &why));
+            }
+        }
+        if let Some(other) = agentlets.former(&run.object).await? {
+            let why = format!(
+                "run {other} of the same task may be alive on its device; it has to end first, or its lease to be taken"
+            );
+            return Err(conflict(&name, &why));
+        }
+        agentlets.index.synced().await;
+        let (live, seen) = agentlets.index.live(&device.metadata.uid);
+        let slot = agentlets.slots.take(&device, &run.object, &live, seen);
+        let slot = slot.map_err(|lacking| conflict(&name, &lacking))?;
         let now = agentlets.clock.now();
         write(&mut run.object, &device, binding.sandbox_profile, now.into());
-        let lease = leases::run_lease(&run.object, agentlets.ids.uuid().to_string(), now.into());
+        if dry_run {
+            return Ok(done(&run.object));
+        }
+        let lease = leases::run_lease(
+            &run.object,
+            agentlets.ids.uuid().to_string(),
+            agentlets.ttl,
+            now.into(),
+        );
+        let record = OrphanRecord::of(&run.object);
+        let record = objects::Stored::absent(orphans::key(&record.run_uid), record);
         match agentlets
             .objects
-            .commit(vec![run.write(), objects::new(lease).write()])
+            .commit(vec![run.write(), objects::new(lease).write(), record.write()])
             .await
         {
-            Ok(_) => return Ok(done(&run.object)),
+            Ok(committed) => {
+                let bound = committed.entries.into_iter().next().flatten();
+                slot.committed(bound.map_or(committed.revision, |entry| entry.revision));
+                return Ok(done(&run.object));
+            }
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error.into()),
         }
     }
     Err(conflict(&name, "it changes too often; try again"))
+}
+
+impl Agentlets {
+    /// Another run of the same Task that may be alive: its Lease says so, whatever has become of its Run.
+    async fn former(&self, run: &Run) -> Result<Option<String>, objects::Error> {
+        let Some(task) = leases::task_label(run) else {
+            return Ok(None);
+        };
+        let request = ListRequest {
+            scope: Scope::namespace(objects::resource::<Lease>(), run.metadata.namespace.as_str()),
+            ..ListRequest::default()
+        };
+        for entry in self.objects.store().list(request).await?.items {
+            // Most are of other Tasks, and need not be read whole.
+            let uid = task.as_bytes();
+            if !entry.value.windows(uid.len()).any(|window| window == uid) {
+                continue;
+            }
+            let meta = objects::decode::<Lease>(&entry)?.metadata;
+            if meta.is_on_device() && meta.labels.get(TASK_UID).is_some_and(|uid| uid == task) {
+                return Ok(Some(meta.name));
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn done(run: &Run) -> Response {
@@ -143,6 +211,9 @@ fn write(run: &mut Run, device: &Device, profile: Option<SandboxProfile>, now: p
         .mode
         .get_or_insert(mode);
     run.metadata.generation += 1;
+    if !run.metadata.is_on_device() {
+        run.metadata.finalizers.push(DEVICE_FINALIZER.into());
+    }
     run.status.bind_time = Some(now);
     run.status.unschedulable.clear();
     let condition = Condition {

@@ -19,6 +19,12 @@ impl From<Status> for Failure {
     }
 }
 
+impl From<crate::respond::Failure> for Failure {
+    fn from(failure: crate::respond::Failure) -> Self {
+        failure.status().clone().into()
+    }
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         json(self.0.code, &*self.0)

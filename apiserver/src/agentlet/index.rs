@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::objects::{self, Objects};
+use super::slots::Demand;
 
 /// What the index keeps of a bound Run.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Indexed {
     pub wanted: (i64, bool),
     /// Whether its phase is terminal.
     pub ended: bool,
+    /// What it takes of the device.
+    pub demand: Demand,
     /// The stored object.
     pub entry: Arc<Entry>,
 }
@@ -87,6 +90,18 @@ impl RunIndex {
         )
     }
 
+    /// What the runs take that a device works on, or is about to, and the revision that this is of.
+    pub(crate) fn live(&self, device_uid: &str) -> (Vec<Demand>, Revision) {
+        let state = self.state();
+        let revision = self.synced.borrow().unwrap_or_default();
+        let runs = state.devices.get(device_uid);
+        let live = runs
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .filter(|run| !run.ended);
+        (live.map(|run| run.demand.clone()).collect(), revision)
+    }
+
     /// Where a run of a device is stored.
     pub(crate) fn find(&self, device_uid: &str, run_uid: &str) -> Option<Key> {
         Some(self.state().devices.get(device_uid)?.get(run_uid)?.key.clone())
@@ -143,7 +158,7 @@ impl RunIndex {
         for signal in state.signals.values() {
             signal.send_modify(|n| *n += 1);
         }
-        drop(state);
+        // Under the lock: a revision always goes with what it shows.
         self.synced.send_replace(Some(revision));
     }
 
@@ -178,7 +193,6 @@ impl RunIndex {
                 }
             }
         }
-        drop(state);
         self.synced.send_if_modified(|revision| {
             *revision = Some(event.revision);
             false
@@ -198,11 +212,13 @@ impl State {
         if run.spec.device_uid.is_empty() {
             return None;
         }
+        let demand = Demand::of(&run);
         let device = run.spec.device_uid;
         let indexed = Indexed {
             key: entry.key.clone(),
             wanted: (run.metadata.generation, run.metadata.deletion_timestamp.is_some()),
             ended: run.status.phase.is_some_and(RunPhase::is_terminal),
+            demand,
             entry: Arc::clone(entry),
         };
         self.keys

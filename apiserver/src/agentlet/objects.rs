@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use panda_api::{Lease, Resource, Run};
+use panda_api::{DEVICE_FINALIZER, Lease, Resource, Run};
 use panda_store::{Entry, Key, ListRequest, Op, Scope, Store, Txn};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,25 @@ pub(crate) struct OutboxRecord {
     pub device_uid: String,
     /// Every report up to this number has been accepted or found stale.
     pub last_seq: u64,
+    /// Digests of the last reports: a device whose disk was rolled back says something else under an old number.
+    #[serde(skip_serializing_if = "std::collections::VecDeque::is_empty")]
+    pub recent: std::collections::VecDeque<(u64, String)>,
+    /// The boot that the device last named.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// Runs that are alive on the device and unknown to this store: their Tasks are not scheduled meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<Stranger>,
+}
+
+/// A run that is alive on a device and unknown to the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Stranger {
+    /// Uid of its Task.
+    pub task_uid: String,
+    /// Its uid.
+    pub run_uid: String,
 }
 
 /// An object and what is needed to replace it.
@@ -59,6 +78,33 @@ pub(crate) struct Stored<T> {
     /// Where and at which revision; none when it does not exist yet.
     entry: Option<Arc<Entry>>,
     key: Key,
+}
+
+impl<T> Stored<T> {
+    /// An object as it is in the store.
+    pub(crate) fn existing(object: T, entry: Arc<Entry>) -> Self {
+        let key = entry.key.clone();
+        Self {
+            object,
+            entry: Some(entry),
+            key,
+        }
+    }
+
+    /// An object that is about to be created.
+    pub(crate) fn absent(key: Key, object: T) -> Self {
+        Self {
+            object,
+            entry: None,
+            key,
+        }
+    }
+
+    /// The operation that removes the object, provided that nobody has changed it; none when there is none.
+    pub(crate) fn remove(&self) -> Option<Op> {
+        let entry = self.entry.as_ref()?;
+        Some(Op::delete(self.key.clone(), entry.revision, None))
+    }
 }
 
 impl<T: Serialize> Stored<T> {
@@ -79,6 +125,22 @@ impl<T: Serialize> Stored<T> {
             None => panda_store::Expect::Absent,
         };
         Op::check(self.key.clone(), expect)
+    }
+}
+
+impl<K: Resource> Stored<K> {
+    /// The operation that writes the object as no longer held for its device; one that is being deleted goes with it.
+    pub(crate) fn release(&mut self) -> Op {
+        let meta = self.object.metadata_mut();
+        meta.finalizers.retain(|name| name != DEVICE_FINALIZER);
+        let goes = meta.deletion_timestamp.is_some() && meta.finalizers.is_empty();
+        match &self.entry {
+            Some(entry) if goes => {
+                let last = serde_json::to_value(&self.object).expect("our types serialise");
+                Op::delete(self.key.clone(), entry.revision, Some(encode::body(&last)))
+            }
+            _ => self.write(),
+        }
     }
 }
 
@@ -169,19 +231,42 @@ impl Objects {
     /// What is known of a device's outbox.
     pub(crate) async fn outbox(&self, device_uid: &str) -> Result<Stored<OutboxRecord>, Error> {
         let key = Key::new(OUTBOXES, "", device_uid);
-        let entry = self.store.get(key.clone()).await?;
-        let object = match &entry {
-            // The spliced `metadata.resourceVersion` is ignored.
-            Some(entry) => serde_json::from_slice(&entry.value).map_err(|source| Error::Decode {
-                key: key.clone(),
-                source,
-            })?,
-            None => OutboxRecord {
-                device_uid: device_uid.to_owned(),
-                last_seq: 0,
-            },
+        let new = OutboxRecord {
+            device_uid: device_uid.to_owned(),
+            ..OutboxRecord::default()
         };
-        Ok(Stored { object, entry, key })
+        let stored = self.internal(key.clone()).await?;
+        Ok(stored.unwrap_or_else(|| Stored::absent(key, new)))
+    }
+
+    /// What is known of the outboxes of all devices.
+    pub(crate) async fn outboxes(&self) -> Result<Vec<Stored<OutboxRecord>>, Error> {
+        let request = ListRequest {
+            scope: Scope::resource(OUTBOXES),
+            ..ListRequest::default()
+        };
+        let page = self.store.list(request).await?;
+        let read = |entry: &Arc<Entry>| {
+            let object = serde_json::from_slice(&entry.value).map_err(|source| Error::Decode {
+                key: entry.key.clone(),
+                source,
+            })?;
+            Ok(Stored::existing(object, Arc::clone(entry)))
+        };
+        page.items.iter().map(read).collect()
+    }
+
+    /// A record of ours, which is no object of the API.
+    pub(crate) async fn internal<T: serde::de::DeserializeOwned>(
+        &self,
+        key: Key,
+    ) -> Result<Option<Stored<T>>, Error> {
+        let Some(entry) = self.store.get(key.clone()).await? else {
+            return Ok(None);
+        };
+        // The spliced `metadata.resourceVersion` is ignored.
+        let object = serde_json::from_slice(&entry.value).map_err(|source| Error::Decode { key, source })?;
+        Ok(Some(Stored::existing(object, entry)))
     }
 
     /// The Lease of a Run.

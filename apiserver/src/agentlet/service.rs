@@ -5,19 +5,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
-use panda_api::Run;
 use panda_rpc::v1::agentlet_server::Agentlet;
 use panda_rpc::v1::{
-    BlobChunk, DeviceMessage, Fence, GetBlobRequest, LogAck, LogChunk, PutBlobChunk, ServerMessage,
-    StatBlobRequest, StatBlobResponse,
+    BlobChunk, DeviceMessage, Fence, GetBlobRequest, GetRunSecretsRequest, LogAck, LogChunk, PutBlobChunk,
+    RunSecrets, ServerMessage, StatBlobRequest, StatBlobResponse,
 };
 use panda_store::blob::{self, Digest, PutRequest, Range, StreamId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::session::{OUTGOING, Session, internal};
-use super::{Agentlets, DeviceId, accept};
+use super::session::{OUTGOING, Session};
+use super::{Agentlets, DeviceId};
 use crate::authn::User;
 
 /// Largest blob that a device may upload.
@@ -34,7 +33,7 @@ type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 /// Who calls: only a device's certificate opens this service.
 fn device<T>(request: &Request<T>) -> Result<DeviceId, Status> {
     let user = request.extensions().get::<User>();
-    let device = user.and_then(|user| user.device.as_ref());
+    let device = user.and_then(User::device);
     let device =
         device.ok_or_else(|| Status::unauthenticated("the agentlet service needs a device's certificate"))?;
     Ok(DeviceId {
@@ -44,27 +43,6 @@ fn device<T>(request: &Request<T>) -> Result<DeviceId, Status> {
 }
 
 impl Service {
-    /// The Run that a fence names, if it is the caller's.
-    async fn fenced(&self, device: &DeviceId, fence: Option<&Fence>) -> Result<Run, Status> {
-        let fence = fence.ok_or_else(|| Status::invalid_argument("a fence is needed"))?;
-        let unknown = || Status::failed_precondition(accept::Stale::UnknownRun.to_string());
-        let key = self
-            .0
-            .index
-            .find(&device.uid, &fence.run_uid)
-            .ok_or_else(unknown)?;
-        let run = self
-            .0
-            .objects
-            .get::<Run>(&key.namespace, &key.name)
-            .await
-            .map_err(internal)?
-            .ok_or_else(unknown)?;
-        accept::check_fence(&run.object, fence, &device.uid)
-            .map_err(|stale| Status::failed_precondition(stale.to_string()))?;
-        Ok(run.object)
-    }
-
     async fn append(
         &self,
         device: &DeviceId,
@@ -91,7 +69,7 @@ impl Service {
             return Ok(stale("no such run on this device"));
         }
         if known.get(&run_uid) != chunk.fence.as_ref() {
-            match self.fenced(device, chunk.fence.as_ref()).await {
+            match self.0.bound_run(device, chunk.fence.as_ref()).await {
                 Ok(_) => known.insert(run_uid.clone(), chunk.fence.clone().unwrap_or_default()),
                 Err(status) if status.code() == tonic::Code::FailedPrecondition => {
                     return Ok(stale(status.message()));
@@ -185,7 +163,10 @@ impl Agentlet for Service {
     ) -> Result<Response<Self::AppendLogStream>, Status> {
         let device = device(&request)?;
         let service = self.clone();
-        let state = (service, device, HashMap::new(), request.into_inner());
+        let removed = self.0.members.until_removed(&device.uid);
+        self.0.registered(&device).await?;
+        let chunks = request.into_inner().take_until(removed.cancelled_owned());
+        let state = (service, device, HashMap::new(), Box::pin(chunks));
         let acks =
             futures::stream::try_unfold(state, |(service, device, mut known, mut chunks)| async move {
                 match chunks.next().await {
@@ -205,7 +186,7 @@ impl Agentlet for Service {
     ) -> Result<Response<StatBlobResponse>, Status> {
         let device = device(&request)?;
         let request = request.into_inner();
-        self.fenced(&device, request.fence.as_ref()).await?;
+        self.0.may_upload(&device, request.fence.as_ref()).await?;
         let stat = self
             .0
             .blobs
@@ -228,7 +209,7 @@ impl Agentlet for Service {
             .next()
             .await
             .ok_or_else(|| Status::invalid_argument("an upload needs a first chunk"))??;
-        self.fenced(&device, first.fence.as_ref()).await?;
+        self.0.may_upload(&device, first.fence.as_ref()).await?;
         if first.size > MAX_BLOB {
             return Err(Status::resource_exhausted(format!(
                 "a blob is at most {MAX_BLOB} bytes"
@@ -256,6 +237,16 @@ impl Agentlet for Service {
         }))
     }
 
+    async fn get_run_secrets(
+        &self,
+        request: Request<GetRunSecretsRequest>,
+    ) -> Result<Response<RunSecrets>, Status> {
+        let device = device(&request)?;
+        let fence = request.into_inner().fence;
+        let run = self.0.live_run(&device, fence.as_ref()).await?;
+        Ok(Response::new(self.0.secrets(&run).await?))
+    }
+
     type GetBlobStream = Boxed<BlobChunk>;
 
     async fn get_blob(
@@ -264,7 +255,7 @@ impl Agentlet for Service {
     ) -> Result<Response<Self::GetBlobStream>, Status> {
         let device = device(&request)?;
         let request = request.into_inner();
-        let run = self.fenced(&device, request.fence.as_ref()).await?;
+        let run = self.0.live_run(&device, request.fence.as_ref()).await?;
         // A digest is never permission: only what the run itself names.
         let text = serde_json::to_string(&run).map_err(|_| Status::internal("the run does not serialise"))?;
         let digest = digest(&request.digest)?;

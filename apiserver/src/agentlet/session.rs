@@ -14,16 +14,18 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use super::hello::Greeting;
 use super::index::Indexed;
-use super::leases::GRANT_TTL;
-use super::{Agentlets, DeviceId, objects, reports};
+use super::members::REMOVED;
+use super::{Agentlets, DeviceId, objects, reports, skew};
 
 /// Messages waiting for a device; a device that does not read is cut.
 pub(crate) const OUTGOING: usize = 64;
 /// How long a device may leave its side full before it is cut.
 const SEND_PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
-/// Without any message for this long the session is dead: a device renews every 10 s.
-const SILENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// How long a new session may take to say who it is, at least.
+const HELLO: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// What a session last told its device.
 #[derive(Default)]
@@ -45,7 +47,12 @@ impl Session<'_> {
         S: Stream<Item = Result<DeviceMessage, Status>> + Unpin + Send,
     {
         self.agentlets.index.synced().await;
-        let hello = tokio::time::timeout(SILENCE, incoming.next()).await;
+        // First the token, then the look: a removal in between is seen by one of the two.
+        let removed = self.agentlets.members.until_removed(&self.device.uid);
+        self.agentlets.registered(&self.device).await?;
+        // A device renews several times within a grant: after one and a half the session is dead.
+        let silence = self.agentlets.ttl * 3 / 2;
+        let hello = tokio::time::timeout(silence.max(HELLO), incoming.next()).await;
         let hello = match hello {
             Ok(Some(message)) => match message?.body {
                 Some(device_message::Body::Hello(hello)) => hello,
@@ -58,21 +65,41 @@ impl Session<'_> {
             Ok(None) => return Ok(()),
             Err(_) => return Err(Status::deadline_exceeded("no Hello")),
         };
-        self.welcome(&hello).await?;
+        let active = self.welcome(&hello).await?.active;
+        let mut clocks = skew::Verdict::default();
+        let wall = hello.wall_time_ms;
+        self.agentlets
+            .compare_clocks(&self.device, wall, &mut clocks)
+            .await?;
         let mut changes = self.agentlets.index.subscribe(&self.device.uid);
-        let mut told = self.snapshot().await?;
+        // A server that is not active hears devices out and asks nothing of them. Activation cuts this session.
+        let mut told = if active {
+            self.snapshot().await?
+        } else {
+            Told::default()
+        };
         let mut agent_changes = self.watch_agents().await?;
+        let mut certificate = std::pin::pin!(tokio::time::sleep(
+            self.agentlets.certificate(&self.device).await?
+        ));
         loop {
             tokio::select! {
-                () = cut.cancelled() => return Err(Status::aborted("a newer session of this device took over")),
-                message = tokio::time::timeout(SILENCE, incoming.next()) => match message {
+                () = removed.cancelled() => return Err(Status::permission_denied(REMOVED)),
+                () = &mut certificate => {
+                    let next = self.agentlets.certificate(&self.device).await?;
+                    certificate.as_mut().reset(tokio::time::Instant::now() + next);
+                }
+                () = cut.cancelled() => return Err(Status::aborted("this session was ended: a newer one took over, the device was removed, or the server changed state")),
+                message = tokio::time::timeout(silence, incoming.next()) => match message {
                     Err(_) => return Err(Status::deadline_exceeded("the device fell silent")),
                     Ok(None) => return Ok(()),
-                    Ok(Some(message)) => self.message(message?).await?,
+                    Ok(Some(message)) => self.message(message?, active, &mut clocks).await?,
                 },
                 changed = changes.changed() => {
                     changed.map_err(|_| Status::unavailable("the server is shutting down"))?;
-                    self.update(&mut told).await?;
+                    if active {
+                        self.update(&mut told).await?;
+                    }
                 }
                 event = agent_changes.next() => match event {
                     Some(Ok(_)) => {
@@ -95,36 +122,16 @@ impl Session<'_> {
         }
     }
 
-    async fn welcome(&self, hello: &Hello) -> Result<(), Status> {
-        if hello.device_uid != self.device.uid {
-            return Err(Status::permission_denied(
-                "the certificate is for another device uid",
-            ));
-        }
-        let store = self.agentlets.objects.store();
-        let outbox = self
-            .agentlets
-            .objects
-            .outbox(&self.device.uid)
-            .await
-            .map_err(internal)?;
-        let revision = store
-            .current_revision()
-            .await
-            .map_err(|error| internal(error.into()))?;
-        tracing::info!(
-            device = %self.device.name,
-            boot_id = %hello.boot_id,
-            live_runs = hello.live_runs.len(),
-            finished_runs = hello.finished_runs.len(),
-            "device connected"
-        );
+    async fn welcome(&self, hello: &Hello) -> Result<Greeting, Status> {
+        let greeting = self.agentlets.greet(&self.device, hello).await?;
+        let revision = self.agentlets.objects.store().current_revision().await;
         self.send(server_message::Body::Welcome(Welcome {
-            store_uid: store.store_uid().to_string(),
-            revision: revision.0,
-            last_outbox_seq: outbox.object.last_seq,
+            store_uid: greeting.store_uid.clone(),
+            revision: revision.map_err(|error| internal(error.into()))?.0,
+            last_outbox_seq: greeting.last_outbox_seq,
         }))
-        .await
+        .await?;
+        Ok(greeting)
     }
 
     async fn snapshot(&self) -> Result<Told, Status> {
@@ -186,24 +193,33 @@ impl Session<'_> {
             .await
     }
 
-    async fn message(&self, message: DeviceMessage) -> Result<(), Status> {
+    async fn message(
+        &self,
+        message: DeviceMessage,
+        active: bool,
+        clocks: &mut skew::Verdict,
+    ) -> Result<(), Status> {
         match message.body {
             Some(device_message::Body::Renew(renew)) => {
-                let live = self.live_runs();
+                self.agentlets.registered(&self.device).await?;
+                let live = if active { self.live_runs() } else { Vec::new() };
                 let now = self.agentlets.clock.now().into();
-                let held = self
+                let granted = self
                     .agentlets
                     .keeper
                     .renew(&self.device, &live, now)
                     .await
                     .map_err(internal)?;
-                let ttl_ms = u64::try_from(GRANT_TTL.as_millis()).unwrap_or(u64::MAX);
+                let ttl_ms = u64::try_from(granted.ttl.as_millis()).unwrap_or(u64::MAX);
                 self.send(server_message::Body::Grant(Grant {
                     renew_seq: renew.seq,
                     ttl_ms,
-                    runs: held,
+                    runs: granted.runs,
                 }))
-                .await
+                .await?;
+                // After the grant, which must not wait for it.
+                let wall = renew.wall_time_ms;
+                self.agentlets.compare_clocks(&self.device, wall, clocks).await
             }
             Some(device_message::Body::Report(report)) => self.report(report).await,
             Some(device_message::Body::Status(update)) => {
@@ -289,7 +305,20 @@ impl Sessions {
         }
     }
 
-    /// Cuts every session: the server is shutting down, or a device was removed.
+    /// Cuts the sessions of all devices but those whose uid is to `stay`.
+    pub(crate) fn cut_unless(&self, stay: impl Fn(&str) -> bool) {
+        let live = self
+            .live
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (uid, (_, token)) in live.iter() {
+            if !stay(uid) {
+                token.cancel();
+            }
+        }
+    }
+
+    /// Cuts every session: the server is shutting down, or was activated.
     pub(crate) fn cut_all(&self) {
         let live = self
             .live

@@ -8,6 +8,7 @@ use panda_store::blob::Digest;
 use panda_store::{ListRequest, Scope};
 use tokio_util::sync::CancellationToken;
 
+use super::orphans::{self, Fate};
 use super::{Agentlets, objects};
 
 /// How long an unreferenced blob is left alone: an upload comes before the report that names it.
@@ -58,6 +59,7 @@ impl Agentlets {
             streams.extend(page);
         }
         let (digests, runs) = self.referenced().await?;
+        self.age_records(&runs).await?;
         for digest in candidates.into_iter().filter(|digest| !digests.contains(digest)) {
             self.blobs.delete(digest).await?;
             tracing::info!(%digest, "unreferenced blob removed");
@@ -69,10 +71,36 @@ impl Agentlets {
         Ok(())
     }
 
-    /// Digests that Tasks and Runs name, and the uids of the Runs there are.
+    /// Lets records go whose Runs have been gone for long.
+    async fn age_records(&self, runs: &BTreeSet<String>) -> Result<(), objects::Error> {
+        let now = self.clock.now();
+        for mut record in self.objects.orphans().await? {
+            let there = runs.contains(&record.object.run_uid);
+            let op = match orphans::fate(&record.object, there, now) {
+                Fate::Stay => continue,
+                Fate::Age => {
+                    record.object.gone_time = Some(now.into());
+                    Some(record.write())
+                }
+                Fate::Go => record.remove(),
+            };
+            match self.objects.commit(op.into_iter().collect()).await {
+                Err(error) if !error.is_conflict() => return Err(error),
+                // It has just changed: the next sweep looks at it.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Digests that Tasks, Runs and records of Runs name, and the uids of the Runs there are.
     async fn referenced(&self) -> Result<(HashSet<Digest>, BTreeSet<String>), objects::Error> {
         let mut digests = HashSet::new();
-        for resource in [objects::resource::<Run>(), objects::resource::<Task>()] {
+        for resource in [
+            objects::resource::<Run>(),
+            objects::resource::<Task>(),
+            orphans::RECORDS.to_owned(),
+        ] {
             let request = ListRequest {
                 scope: Scope::resource(resource),
                 ..ListRequest::default()

@@ -14,7 +14,7 @@ use crate::endpoints::read::{self, printer};
 use crate::endpoints::{Api, Call, list_head};
 use crate::negotiate::encoding;
 use crate::query::{dry_run, invalid};
-use crate::registry::{Effect, Error, ListOptions, Preconditions, WriteOptions, Written, meta};
+use crate::registry::{Effect, Error, ListOptions, Preconditions, Propagation, WriteOptions, Written, meta};
 use crate::respond::{Failure, json};
 
 /// `DeleteOptions`, as clients send them: often without kind, often not at all.
@@ -57,36 +57,7 @@ async fn demand(call: &Call, body: Body) -> Result<Demand, Failure> {
     {
         return Err(Failure::bad_request("the body of a DELETE must be DeleteOptions"));
     }
-    let policy = options
-        .propagation_policy
-        .as_deref()
-        .or(call.params.get("propagationPolicy"));
-    let orphan = options.orphan_dependents == Some(true)
-        || call
-            .params
-            .get("orphanDependents")
-            .is_some_and(crate::request::truth);
-    match policy {
-        None | Some("" | "Background") if !orphan => {}
-        None | Some("" | "Background" | "Foreground" | "Orphan") => {
-            let text = "Forbidden: not implemented yet; use Background, which removes dependents afterwards";
-            return Err(invalid(
-                "DeleteOptions",
-                "propagationPolicy",
-                "FieldValueForbidden",
-                text,
-            ));
-        }
-        Some(_) => {
-            let text = "Unsupported value: supported values: \"Background\", \"Foreground\", \"Orphan\"";
-            return Err(invalid(
-                "DeleteOptions",
-                "propagationPolicy",
-                "FieldValueNotSupported",
-                text,
-            ));
-        }
-    }
+    let propagation = propagation(&options, call)?;
     let in_body: Vec<&str> = options.dry_run.iter().flatten().map(String::as_str).collect();
     let dry_run = dry_run(&in_body)? || call.params.dry_run()?;
     let demanded = options.preconditions.unwrap_or_default();
@@ -97,9 +68,45 @@ async fn demand(call: &Call, body: Body) -> Result<Demand, Failure> {
         },
         write: WriteOptions {
             dry_run,
+            propagation,
             ..WriteOptions::default()
         },
     })
+}
+
+/// What becomes of dependents. `orphanDependents` is the older way to say it; both at once is a mistake.
+fn propagation(options: &DeleteOptions, call: &Call) -> Result<Option<Propagation>, Failure> {
+    let policy = options
+        .propagation_policy
+        .as_deref()
+        .or(call.params.get("propagationPolicy"))
+        .filter(|policy| !policy.is_empty());
+    let older = call.params.get("orphanDependents").map(crate::request::truth);
+    let orphan = options.orphan_dependents.or(older);
+    match (policy, orphan) {
+        (Some(_), Some(_)) => {
+            let text = "Invalid value: orphanDependents and propagationPolicy cannot both be set";
+            Err(invalid(
+                "DeleteOptions",
+                "propagationPolicy",
+                "FieldValueInvalid",
+                text,
+            ))
+        }
+        (Some("Background"), _) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Foreground"), _) => Ok(Some(Propagation::Foreground)),
+        (Some("Orphan"), _) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (None, None) => Ok(None),
+        (Some(_), _) => {
+            let text = "Unsupported value: supported values: \"Background\", \"Foreground\", \"Orphan\"";
+            Err(invalid(
+                "DeleteOptions",
+                "propagationPolicy",
+                "FieldValueNotSupported",
+                text,
+            ))
+        }
+    }
 }
 
 pub(crate) async fn object(api: &Arc<Api>, call: &Call, body: Body) -> Result<Response, Failure> {

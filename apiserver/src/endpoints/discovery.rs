@@ -24,6 +24,8 @@ pub(crate) struct Subresource {
     pub(crate) name: &'static str,
     /// Kind of what it takes or gives.
     pub(crate) kind: &'static str,
+    /// API group and version of that kind, where they are not those of the resource.
+    pub(crate) of: Option<(&'static str, &'static str)>,
     /// What may be done with it.
     pub(crate) verbs: &'static [&'static str],
 }
@@ -35,13 +37,31 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
         resource: "namespaces",
         name: "finalize",
         kind: "Namespace",
+        of: None,
         verbs: &["update"],
+    },
+    Subresource {
+        group: "",
+        resource: "serviceaccounts",
+        name: "token",
+        kind: "TokenRequest",
+        of: Some(("authentication.k8s.io", "v1")),
+        verbs: &["create"],
+    },
+    Subresource {
+        group: "certificates.k8s.io",
+        resource: "certificatesigningrequests",
+        name: "approval",
+        kind: "CertificateSigningRequest",
+        of: None,
+        verbs: &["get", "update"],
     },
     Subresource {
         group: "panda.dev",
         resource: "runs",
         name: "artifacts",
         kind: "Run",
+        of: None,
         verbs: &["get"],
     },
     Subresource {
@@ -49,6 +69,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
         resource: "runs",
         name: "binding",
         kind: "Run",
+        of: None,
         verbs: &["create"],
     },
     Subresource {
@@ -56,6 +77,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
         resource: "runs",
         name: "events",
         kind: "Run",
+        of: None,
         verbs: &["get"],
     },
     Subresource {
@@ -63,6 +85,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
         resource: "runs",
         name: "log",
         kind: "Run",
+        of: None,
         verbs: &["get"],
     },
     Subresource {
@@ -70,6 +93,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
         resource: "tasks",
         name: "log",
         kind: "Task",
+        of: None,
         verbs: &["get"],
     },
 ];
@@ -156,7 +180,7 @@ pub(crate) struct Documents {
 /// The kinds of each group and version; groups of upstream first.
 fn by_group() -> BTreeMap<(&'static str, &'static str), Vec<Kind>> {
     let mut groups: BTreeMap<_, Vec<Kind>> = BTreeMap::new();
-    for kind in scheme::kinds() {
+    for kind in scheme::served() {
         groups.entry((kind.group, kind.version)).or_default().push(kind);
     }
     for kinds in groups.values_mut() {
@@ -235,24 +259,29 @@ impl Documents {
 
 fn verbs(kind: &KindInfo) -> Vec<&'static str> {
     let mut verbs = kind.verbs.to_vec();
-    if !verbs.contains(&"deletecollection") {
+    if verbs.contains(&"delete") && !verbs.contains(&"deletecollection") {
         verbs.push("deletecollection");
     }
     verbs.sort_unstable();
     verbs
 }
 
-fn subresources(kind: &KindInfo) -> Vec<(&'static str, &'static str, &'static [&'static str])> {
+fn subresources(kind: &'static KindInfo) -> Vec<Subresource> {
     let own = SUBRESOURCES
         .iter()
         .filter(|sub| sub.group == kind.group && sub.resource == kind.plural);
-    let status = kind.has_status.then_some(("status", kind.kind, STATUS_VERBS));
-    own.map(|sub| (sub.name, sub.kind, sub.verbs))
-        .chain(status)
-        .collect()
+    let status = kind.has_status.then_some(Subresource {
+        group: kind.group,
+        resource: kind.plural,
+        name: "status",
+        kind: kind.kind,
+        of: None,
+        verbs: STATUS_VERBS,
+    });
+    own.copied().chain(status).collect()
 }
 
-fn resources(kind: &KindInfo) -> Vec<Value> {
+fn resources(kind: Kind) -> Vec<Value> {
     let mut main = json!({
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
         "kind": kind.kind, "verbs": verbs(kind),
@@ -263,19 +292,27 @@ fn resources(kind: &KindInfo) -> Vec<Value> {
     if !kind.categories.is_empty() {
         main["categories"] = json!(kind.categories);
     }
-    let subs = subresources(kind).into_iter().map(|(name, sub_kind, verbs)| {
-        json!({
-            "name": format!("{}/{name}", kind.plural), "singularName": "", "namespaced": kind.namespaced,
-            "kind": sub_kind, "verbs": verbs,
-        })
+    let subs = subresources(kind).into_iter().map(|sub| {
+        let mut entry = json!({
+            "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.namespaced,
+            "kind": sub.kind, "verbs": sub.verbs,
+        });
+        if let Some((group, version)) = sub.of {
+            entry["group"] = group.into();
+            entry["version"] = version.into();
+        }
+        entry
     });
     std::iter::once(main).chain(subs).collect()
 }
 
-fn aggregate(kind: &KindInfo) -> Value {
-    let of = |name: &str| json!({"group": kind.group, "version": kind.version, "kind": name});
+fn aggregate(kind: Kind) -> Value {
+    let of = |of: Option<(&str, &str)>, name: &str| {
+        let (group, version) = of.unwrap_or((kind.group, kind.version));
+        json!({"group": group, "version": version, "kind": name})
+    };
     let mut out = json!({
-        "resource": kind.plural, "responseKind": of(kind.kind),
+        "resource": kind.plural, "responseKind": of(None, kind.kind),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular, "verbs": verbs(kind),
     });
@@ -287,9 +324,7 @@ fn aggregate(kind: &KindInfo) -> Value {
     }
     let subs: Vec<Value> = subresources(kind)
         .into_iter()
-        .map(|(name, sub_kind, verbs)| {
-            json!({"subresource": name, "responseKind": of(sub_kind), "verbs": verbs})
-        })
+        .map(|sub| json!({"subresource": sub.name, "responseKind": of(sub.of, sub.kind), "verbs": sub.verbs}))
         .collect();
     if !subs.is_empty() {
         out["subresources"] = subs.into();

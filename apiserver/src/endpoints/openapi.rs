@@ -8,6 +8,7 @@ use panda_api::scheme;
 use serde_json::{Map, Value, json};
 
 use crate::endpoints::discovery::Document;
+use crate::endpoints::reviews;
 use crate::registry::Kind;
 use crate::respond::{Failure, JSON};
 
@@ -20,7 +21,7 @@ pub(crate) struct Documents(BTreeMap<String, Document>);
 impl Documents {
     pub(crate) fn new() -> Self {
         let mut groups: BTreeMap<String, Vec<Kind>> = BTreeMap::new();
-        for kind in scheme::kinds() {
+        for kind in scheme::served() {
             groups.entry(base(kind)).or_default().push(kind);
         }
         let mut documents = BTreeMap::new();
@@ -58,6 +59,14 @@ fn group(base: &str, kinds: &[Kind]) -> Value {
             ""
         };
         let collection = format!("/{base}/{inside}{}", kind.plural);
+        if reviews::is_review(kind) {
+            let post = with_body(operation(kind, "post", &WRITE), kind, &[JSON]);
+            paths.insert(
+                collection,
+                json!({"parameters": in_path(kind, false), "post": post}),
+            );
+            continue;
+        }
         paths.insert(format!("{collection}/{{name}}"), one(kind));
         if kind.has_status {
             paths.insert(format!("{collection}/{{name}}/status"), status(kind));

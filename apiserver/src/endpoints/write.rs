@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use panda_api::meta::Reason;
 use serde_json::Value;
 
+use crate::authz::admission::Admission;
 use crate::body;
 use crate::endpoints::read::printer;
 use crate::endpoints::{Api, Call};
@@ -27,22 +28,36 @@ pub(crate) fn part(kind: Kind, subresource: Option<&str>) -> Option<Part> {
     }
 }
 
-fn options(call: &Call, duplicates: Vec<String>) -> Result<WriteOptions, Failure> {
+async fn options(api: &Api, call: &Call, duplicates: Vec<String>) -> Result<WriteOptions, Failure> {
     call.params.check_manager()?;
+    let admission = Admission::of(call.user()?, Arc::clone(&api.authorizer), &api.registry).await?;
     Ok(WriteOptions {
+        admission: Some(Arc::new(admission)),
         dry_run: call.params.dry_run()?,
         field_validation: call.params.field_validation()?.unwrap_or_default(),
         duplicates,
         traceparent: call.traceparent(),
+        ..WriteOptions::default()
     })
+}
+
+/// The encoding of an object in the body. Panda's own kinds have no protobuf form, as upstream's custom kinds.
+fn encoding_of(call: &Call) -> Result<Encoding, Failure> {
+    match encoding(&call.parts.headers)? {
+        Encoding::Protobuf if is_custom(call.kind) => Err(unsupported(
+            "application/vnd.kubernetes.protobuf",
+            "application/json, application/yaml",
+        )),
+        encoding => Ok(encoding),
+    }
 }
 
 pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Response, Failure> {
     let printer = printer(api, call)?;
-    let encoding = encoding(&call.parts.headers)?;
+    let encoding = encoding_of(call)?;
     let bytes = body::read(body, call.body_limit()).await?;
     let decoded = body::decode(&bytes, encoding, call.params.field_validation()?)?;
-    let options = options(call, decoded.duplicates)?;
+    let options = options(api, call, decoded.duplicates).await?;
     let namespace = call.namespace().to_owned();
     let write = Write::Create {
         kind: call.kind,
@@ -56,10 +71,10 @@ pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Re
 
 pub(crate) async fn update(api: &Arc<Api>, call: &Call, part: Part, body: Body) -> Result<Response, Failure> {
     let printer = printer(api, call)?;
-    let encoding = encoding(&call.parts.headers)?;
+    let encoding = encoding_of(call)?;
     let bytes = body::read(body, call.body_limit()).await?;
     let decoded = body::decode(&bytes, encoding, call.params.field_validation()?)?;
-    let options = options(call, decoded.duplicates)?;
+    let options = options(api, call, decoded.duplicates).await?;
     if is_custom(call.kind) && meta::text(&decoded.value, "resourceVersion").is_empty() {
         // Whether it exists comes first: a PUT never creates.
         api.registry.get(call.kind, call.namespace(), call.name()).await?;
@@ -134,7 +149,7 @@ pub(crate) async fn patch(api: &Arc<Api>, call: &Call, part: Part, body: Body) -
     }
     let bytes = body::read(body, call.body_limit()).await?;
     let decoded = body::decode(&bytes, Encoding::Json, call.params.field_validation()?)?;
-    let options = options(call, decoded.duplicates)?;
+    let options = options(api, call, decoded.duplicates).await?;
     let patch = if is_json_patch {
         Patch::Json(JsonPatch::parse(decoded.value).map_err(|error| Failure::bad_request(error.to_string()))?)
     } else if decoded.value.is_object() {

@@ -6,15 +6,20 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use panda_api::meta::{Clock, Reason, StatusDetails};
+use panda_api::{Device, scheme};
 
-use crate::authn::{Peer, Unknown, User};
-use crate::authz::{Authorizer, refusal};
+use super::impersonate;
+use crate::authn::{Bearers, Peer, Unknown, User};
+use crate::authz::{Attributes, Authorizer, Decision, refusal};
+use crate::registry::{Error, Registry, meta};
 use crate::request::RequestInfo;
 use crate::respond::Failure;
 
 pub(super) struct Access {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) authorizer: Arc<dyn Authorizer>,
+    pub(super) bearers: Bearers,
+    pub(super) registry: Registry,
 }
 
 /// Whether everybody may ask this, known or not.
@@ -36,18 +41,32 @@ pub(super) async fn authenticate(
         .get::<Peer>()
         .cloned()
         .unwrap_or(Peer::anonymous());
-    match peer.user(access.clock.as_ref()) {
-        Ok(user) => {
-            tracing::Span::current().record("user", user.name.as_str());
-            request.extensions_mut().insert::<User>((*user).clone());
-            next.run(request).await
-        }
-        Err(Unknown::Anonymous) if health_path(request.uri().path()) => next.run(request).await,
+    let mut found = peer.user(access.clock.as_ref());
+    if found == Err(Unknown::Anonymous) {
+        found = match access.bearers.user(request.headers()).await {
+            Ok(found) => found,
+            Err(error) => return Failure::from(error).into_response(),
+        };
+    }
+    let user = match found {
+        Ok(user) => user,
+        Err(Unknown::Anonymous) if health_path(request.uri().path()) => return next.run(request).await,
         Err(reason) => {
             tracing::debug!(?reason, "request without a user");
-            Failure::new(Reason::Unauthorized, "Unauthorized").into_response()
+            return Failure::new(Reason::Unauthorized, "Unauthorized").into_response();
         }
-    }
+    };
+    let user = match impersonate::acting(&user, request.headers(), access.authorizer.as_ref()) {
+        Ok(None) => (*user).clone(),
+        Ok(Some(other)) => {
+            tracing::info!(user = %user.name, as_user = %other.name, "request for another user");
+            other
+        }
+        Err(failure) => return failure.into_response(),
+    };
+    tracing::Span::current().record("user", user.name.as_str());
+    request.extensions_mut().insert::<User>(user);
+    next.run(request).await
 }
 
 pub(super) async fn authorize(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
@@ -55,26 +74,70 @@ pub(super) async fn authorize(State(access): State<Arc<Access>>, request: Reques
     let user = request.extensions().get::<User>();
     let refused = match (user, info) {
         _ if health_path(request.uri().path()) => None,
-        (Some(user), Some(info)) if access.authorizer.allows(user, info) => None,
-        (Some(user), Some(info)) => Some(forbidden(user, info)),
+        (Some(user), Some(info)) => decide(&access, user, info).await.err(),
         _ => Some(Failure::new(Reason::Unauthorized, "Unauthorized")),
     };
     match refused {
         None => next.run(request).await,
         Some(failure) => {
             tracing::info!(message = %failure.status().message, "request refused");
+            if is_grpc(&request) {
+                return refuse_grpc(failure.status());
+            }
             failure.into_response()
         }
     }
 }
 
-fn forbidden(user: &User, info: &RequestInfo) -> Failure {
-    let failure = Failure::new(Reason::Forbidden, refusal(user, info));
+fn is_grpc(request: &Request) -> bool {
+    let kind = request.headers().get(http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// A refusal as a device understands it: with an answer of plain HTTP its stream only breaks.
+fn refuse_grpc(status: &panda_api::meta::Status) -> Response {
+    let code = match status.code {
+        401 => tonic::Code::Unauthenticated,
+        403 => tonic::Code::PermissionDenied,
+        _ => tonic::Code::Unavailable,
+    };
+    tonic::Status::new(code, status.message.clone()).into_http()
+}
+
+async fn decide(access: &Access, user: &User, info: &RequestInfo) -> Result<(), Failure> {
+    if !still_registered(&access.registry, user).await? {
+        return Err(Failure::new(
+            Reason::Forbidden,
+            "this device was removed; join it again",
+        ));
+    }
+    let attributes = Attributes::from(info);
+    match access.authorizer.decide(user, &attributes) {
+        Decision::Allow => Ok(()),
+        Decision::NoOpinion => Err(forbidden(user, &attributes, "")),
+        Decision::Deny(why) => Err(forbidden(user, &attributes, why)),
+    }
+}
+
+/// Whether a device is still the one that its certificate was made for; of others nothing is asked.
+async fn still_registered(registry: &Registry, user: &User) -> Result<bool, Error> {
+    let Some(device) = user.device() else {
+        return Ok(true);
+    };
+    match registry.get(scheme::of::<Device>(), "", &device.name).await {
+        Ok(object) => Ok(meta::text(&object.value()?, "uid") == device.uid),
+        Err(Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn forbidden(user: &User, attributes: &Attributes<'_>, why: &str) -> Failure {
+    let failure = Failure::new(Reason::Forbidden, refusal(user, attributes, why));
     let mut status = failure.status().clone();
-    status.details = info.target.as_ref().map(|target| StatusDetails {
-        name: target.name.clone().unwrap_or_default(),
-        group: target.group.clone(),
-        kind: target.resource.clone(),
+    status.details = (!attributes.resource.is_empty()).then(|| StatusDetails {
+        name: attributes.name.to_owned(),
+        group: attributes.group.to_owned(),
+        kind: attributes.resource.to_owned(),
         ..StatusDetails::default()
     });
     status.into()

@@ -2,10 +2,8 @@
 
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// The user name of a device is this and its name.
-pub const DEVICE_PREFIX: &str = "panda:device:";
-/// The SAN URI of a device is this and its uid.
-pub(crate) const DEVICE_URN: &str = "urn:panda:device:";
+pub use panda_api::certificates::DEVICE_PREFIX;
+pub(crate) use panda_api::certificates::DEVICE_URN;
 
 /// The name in a client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -196,3 +196,49 @@ pub(crate) fn begin_deletion(kind: Kind, object: &mut Value, now: Timestamp) -> 
     metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
     Ok(())
 }
+
+/// What becomes of the dependents of a deleted object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are collected once it is gone.
+    Background,
+    /// It stays until those that block it are gone.
+    Foreground,
+    /// It stays until they have forgotten it.
+    Orphan,
+}
+
+/// Finalizers by which the collector knows what it has to do first.
+const COLLECTOR: [&str; 2] = ["foregroundDeletion", "orphan"];
+
+/// Sets the collector's finalizers; whether that changed anything.
+pub(crate) fn propagate(kind: Kind, object: &mut Value, how: Propagation) -> Result<bool, Error> {
+    let metadata = metadata(kind, object)?;
+    let before = metadata.get("finalizers").cloned();
+    let list = before
+        .as_ref()
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let wanted = match how {
+        Propagation::Background => None,
+        Propagation::Foreground => Some(COLLECTOR[0]),
+        Propagation::Orphan => Some(COLLECTOR[1]),
+    };
+    let mut after: Vec<Value> = list
+        .into_iter()
+        .filter(|name| {
+            name.as_str()
+                .is_none_or(|name| Some(name) == wanted || !COLLECTOR.contains(&name))
+        })
+        .collect();
+    if let Some(wanted) = wanted.filter(|wanted| after.iter().all(|name| name != wanted)) {
+        after.push(wanted.into());
+    }
+    if after.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".to_owned(), after.into());
+    }
+    Ok(before.as_ref() != metadata.get("finalizers"))
+}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use panda_api::meta::TRACEPARENT;
+use panda_api::meta::field_path::FieldPath;
 use panda_api::scheme::{self, Operation, Prepared};
 use panda_api::validation::FieldError;
 use panda_store::{Body, Entry, Expect, Key, Op};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::error::cause;
 use super::meta::Preconditions;
-use super::write::{Effect, FieldValidation, Part, Write, WriteOptions};
+use super::write::{Admitting, Effect, FieldValidation, Part, Write, WriteOptions};
 use super::{Error, Kind, Registry, encode, kinds, meta, strategy};
 
 /// What one write comes to, against the objects as they are now. Nothing has happened yet.
@@ -65,7 +66,7 @@ impl Registry {
                 let (entry, old) = self.stored(kind, namespace, name).await?;
                 strategy::guard_deletion(kind, name)?;
                 preconditions.check(kind, &old)?;
-                self.plan_delete(kind, entry, old)
+                self.plan_delete(kind, entry, old, options)
             }
             Write::Check {
                 kind,
@@ -111,6 +112,7 @@ impl Registry {
         let now = self.clock().now();
         meta::stamp(kind, &mut object, now, self.ids())?;
         strategy::complete(kind, &mut object)?;
+        admit(kind, namespace, None, &object, options)?;
         let key = kinds::key(kind, namespace, meta::text(&object, "name"));
         if options.dry_run && self.store().get(key.clone()).await?.is_some() {
             return Err(Error::AlreadyExists {
@@ -169,6 +171,9 @@ impl Registry {
                 let (mut next, warnings) =
                     self.prepare(kind, object, strategy::operation(part, old), options)?;
                 strategy::guard(kind, part, old, &mut next)?;
+                if part == Part::Spec && next != *old {
+                    admit(kind, &key.namespace, Some(old), &next, options)?;
+                }
                 (next, warnings)
             }
         };
@@ -192,15 +197,28 @@ impl Registry {
         })
     }
 
-    fn plan_delete(&self, kind: Kind, entry: Arc<Entry>, mut object: Value) -> Result<Plan, Error> {
+    fn plan_delete(
+        &self,
+        kind: Kind,
+        entry: Arc<Entry>,
+        mut object: Value,
+        options: &WriteOptions,
+    ) -> Result<Plan, Error> {
+        let changed = match options.propagation {
+            Some(how) => meta::propagate(kind, &mut object, how)?,
+            None => false,
+        };
         if !meta::is_held(kind, &object) {
             return self.plan_removal(kind, &entry, object, Vec::new());
         }
-        if meta::is_deleting(&object) {
+        let began = meta::is_deleting(&object);
+        if began && !changed {
             return Ok(unchanged(entry, Vec::new()));
         }
-        meta::begin_deletion(kind, &mut object, self.clock().now())?;
-        strategy::terminate(kind, &mut object);
+        if !began {
+            meta::begin_deletion(kind, &mut object, self.clock().now())?;
+            strategy::terminate(kind, &mut object);
+        }
         let key = entry.key.clone();
         let op = Op::update(key.clone(), entry.revision, self.encode(kind, &key, &object)?);
         Ok(Plan {
@@ -266,8 +284,17 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<(Value, Vec<String>), Error> {
         let name = meta::text(&object, "name").to_owned();
+        let is_strict = options.field_validation == FieldValidation::Strict;
+        let given = is_strict.then(|| object.clone());
         let prepared = scheme::prepare(kind, object, operation).map_err(|error| match error {
             scheme::Error::Invalid(faults) => {
+                // As upstream: what cannot be decoded comes before what is invalid.
+                let odd = given.map_or_else(Vec::new, |given| {
+                    odd(&scheme::unknown_fields(kind, &given), options)
+                });
+                if !odd.is_empty() {
+                    return undecodable(kind, &odd);
+                }
                 Error::invalid(kind, &name, faults.iter().map(FieldError::cause).collect())
             }
             scheme::Error::Malformed(detail) => Error::BadRequest(format!(
@@ -281,23 +308,12 @@ impl Registry {
             unknown_fields,
             ..
         } = prepared;
-        let unknown = unknown_fields
-            .iter()
-            .map(|path| format!("unknown field \"{path}\""));
-        let odd: Vec<String> = unknown.chain(options.duplicates.iter().cloned()).collect();
+        let odd = odd(&unknown_fields, options);
         match options.field_validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => warnings.extend(odd),
             FieldValidation::Strict if odd.is_empty() => {}
-            FieldValidation::Strict => {
-                return Err(Error::BadRequest(format!(
-                    "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
-                    kind.kind,
-                    kind.version,
-                    kind.kind,
-                    odd.join(", ")
-                )));
-            }
+            FieldValidation::Strict => return Err(undecodable(kind, &odd)),
         }
         Ok((object, warnings))
     }
@@ -309,6 +325,41 @@ impl Registry {
         }
         Ok(body)
     }
+}
+
+/// Fields that are not known or given twice, in words.
+fn odd(unknown: &[FieldPath], options: &WriteOptions) -> Vec<String> {
+    let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
+    unknown.chain(options.duplicates.iter().cloned()).collect()
+}
+
+fn undecodable(kind: Kind, odd: &[String]) -> Error {
+    Error::BadRequest(format!(
+        "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
+        kind.kind,
+        kind.version,
+        kind.kind,
+        odd.join(", ")
+    ))
+}
+
+fn admit(
+    kind: Kind,
+    namespace: &str,
+    old: Option<&Value>,
+    new: &Value,
+    options: &WriteOptions,
+) -> Result<(), Error> {
+    let write = Admitting {
+        kind,
+        namespace,
+        old,
+        new,
+    };
+    options
+        .admission
+        .as_ref()
+        .map_or(Ok(()), |rules| rules.check(&write))
 }
 
 fn unchanged(entry: Arc<Entry>, warnings: Vec<String>) -> Plan {

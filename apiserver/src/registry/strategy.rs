@@ -37,6 +37,15 @@ pub(super) fn guard(kind: Kind, part: Part, old: &Value, new: &mut Value) -> Res
             None => drop(new["spec"].as_object_mut().map(|spec| spec.remove("finalizers"))),
         }
     }
+    if kind.kind == "CertificateSigningRequest" && part == Part::Status {
+        return Err(Error::Forbidden {
+            resource: kinds::resource(kind),
+            name: meta::text(old, "name").to_owned(),
+            detail: "the signer alone writes the status; decide with PUT to the /approval subresource"
+                .to_owned(),
+            causes: Vec::new(),
+        });
+    }
     if kind.kind == "Run" && kinds::is_custom(kind) && part == Part::Spec {
         let bound = |object: &Value| {
             ["deviceName", "deviceUid", "leaseEpoch"].map(|field| object["spec"].get(field).cloned())

@@ -11,7 +11,7 @@ use panda_store::{self as store, Change, Entry, Key, Op, Txn};
 use serde_json::Value;
 
 use super::error::MODIFIED;
-use super::meta::Preconditions;
+use super::meta::{Preconditions, Propagation};
 use super::plan::Plan;
 use super::{Error, Kind, Object, Registry, encode, kinds, meta};
 
@@ -30,9 +30,33 @@ pub enum FieldValidation {
     Ignore,
 }
 
+/// A write by a client that is about to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitting<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace; empty for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// The stored object; none for a creation.
+    pub old: Option<&'a Value>,
+    /// The complete new object.
+    pub new: &'a Value,
+}
+
+/// Rules about what an object holds, for the client that writes it.
+pub trait Admit: Send + Sync + std::fmt::Debug {
+    /// Refuses what may not be stored.
+    ///
+    /// # Errors
+    /// When it may not.
+    fn check(&self, write: &Admitting<'_>) -> Result<(), Error>;
+}
+
 /// How a write is done.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
+    /// Rules for the client; none for the server's own writes.
+    pub admission: Option<Arc<dyn Admit>>,
     /// Check everything, store nothing.
     pub dry_run: bool,
     /// What happens to unknown fields.
@@ -41,6 +65,8 @@ pub struct WriteOptions {
     pub duplicates: Vec<String>,
     /// The trace that new objects carry on.
     pub traceparent: Option<String>,
+    /// For a deletion: what becomes of the dependents; absent: what was said before, or nothing in particular.
+    pub propagation: Option<Propagation>,
 }
 
 /// Which part of an object an update may change.

@@ -70,12 +70,23 @@ async fn deletions_hold_their_preconditions_and_refuse_what_is_not_built() {
     delete(json!({"preconditions": {"resourceVersion": "1"}}))
         .await
         .refused(409, "Conflict");
-    delete(json!({"propagationPolicy": "Foreground"}))
+    delete(json!({"propagationPolicy": "Sideways"}))
         .await
         .refused(422, "Invalid");
-    delete(json!({"propagationPolicy": "Orphan"}))
+    delete(json!({"propagationPolicy": "Orphan", "orphanDependents": true}))
         .await
         .refused(422, "Invalid");
+    for (policy, finalizer) in [
+        (json!({"propagationPolicy": "Foreground"}), "foregroundDeletion"),
+        (json!({"propagationPolicy": "Orphan"}), "orphan"),
+        (json!({"orphanDependents": true}), "orphan"),
+    ] {
+        let mut policy = policy;
+        policy["dryRun"] = json!(["All"]);
+        let would = delete(policy).await.expect(200);
+        assert_eq!(would["metadata"]["finalizers"], json!([finalizer]));
+        assert!(would["metadata"]["deletionTimestamp"].is_string());
+    }
     delete(json!({"dryRun": ["Most"]})).await.refused(422, "Invalid");
     delete(json!({"kind": "Task"})).await.refused(400, "BadRequest");
     delete(json!({"dryRun": ["All"]})).await.expect(200);

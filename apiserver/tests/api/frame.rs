@@ -16,6 +16,8 @@ use serde_json::json;
 
 use crate::harness::{CONFIG_MAPS, Harness, TASKS, request};
 
+const DEVICES: &str = "/apis/panda.dev/v1alpha1/devices";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_of_other_services_stand_behind_the_same_filters() {
     let routes = Router::new()
@@ -23,7 +25,7 @@ async fn routes_of_other_services_stand_behind_the_same_filters() {
             "/panda.agentlet.v1.Agentlet/Who",
             get(|Extension(user): Extension<User>| async move {
                 let device = user
-                    .device
+                    .device()
                     .map(|device| format!("{} {}", device.name, device.uid));
                 device.unwrap_or(user.name)
             }),
@@ -43,8 +45,13 @@ async fn routes_of_other_services_stand_behind_the_same_filters() {
     let server = Harness::routed(Arc::new(Memory::new("test")), dir, config, routes).await;
     let who = "/panda.agentlet.v1.Agentlet/Who";
     assert_eq!(server.admin.get(who).await.body, "panda:admin");
-    let device = server.client(&Subject::device("pi", "uid-1"));
-    assert_eq!(device.get(who).await.body, "pi uid-1");
+    let made = json!({"apiVersion": "panda.dev/v1alpha1", "kind": "Device", "metadata": {"name": "pi"}});
+    let made = server.admin.post(DEVICES, &made).await.expect(201);
+    let uid = made["metadata"]["uid"].as_str().unwrap();
+    let device = server.client(&Subject::device("pi", uid));
+    assert_eq!(device.get(who).await.body, format!("pi {uid}"));
+    let removed = server.client(&Subject::device("pi", "uid-1"));
+    removed.get(who).await.refused(403, "Forbidden");
     device.get("/panic").await.refused(403, "Forbidden");
     server.anonymous().get(who).await.refused(401, "Unauthorized");
     server

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use panda_api::meta::{RandomIds, SystemClock};
+use panda_apiserver::authn::RunTokens;
 use panda_apiserver::pki::{Identity, Pki, Subject};
 use panda_apiserver::{Config, Deps, Registry, Server};
 use panda_store::{Memory, Store};
@@ -36,6 +37,7 @@ pub(crate) struct Harness {
     pub(crate) address: SocketAddr,
     pub(crate) pki: Arc<Pki>,
     pub(crate) registry: Registry,
+    pub(crate) run_tokens: RunTokens,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) admin: Client,
     stop: CancellationToken,
@@ -58,6 +60,12 @@ impl Harness {
         Self::routed(store, dir, config, Router::new()).await
     }
 
+    /// A server over a data folder that another one has left.
+    pub(crate) async fn over_dir(store: Arc<dyn Store>, dir: TempDir) -> Self {
+        let config = Config::new(dir.path());
+        Self::routed(store, dir, config, Router::new()).await
+    }
+
     pub(crate) async fn routed(store: Arc<dyn Store>, dir: TempDir, config: Config, routes: Router) -> Self {
         let deps = Deps {
             store: Arc::clone(&store),
@@ -66,7 +74,7 @@ impl Harness {
             metrics: Arc::default(),
         };
         let server = Server::build(config, deps).unwrap().with_routes(routes);
-        let (pki, registry) = (server.pki(), server.registry());
+        let (pki, registry, run_tokens) = (server.pki(), server.registry(), server.run_tokens());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
@@ -79,6 +87,7 @@ impl Harness {
             address,
             pki,
             registry,
+            run_tokens,
             store,
             admin,
             stop,
@@ -100,11 +109,17 @@ impl Harness {
 
     /// Stops the server and waits for it.
     pub(crate) async fn stop(self) {
+        self.halt().await;
+    }
+
+    /// Stops the server and leaves its data folder.
+    pub(crate) async fn halt(self) -> TempDir {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.running)
             .await
             .unwrap()
             .unwrap();
+        self.dir
     }
 }
 
@@ -112,6 +127,7 @@ impl Harness {
 pub(crate) struct Client {
     address: SocketAddr,
     tls: Arc<rustls::ClientConfig>,
+    token: Option<String>,
 }
 
 #[derive(Debug)]
@@ -180,6 +196,15 @@ impl Client {
         Self {
             address,
             tls: Arc::new(tls),
+            token: None,
+        }
+    }
+
+    /// The same client with a bearer token.
+    pub(crate) fn bearer(&self, token: &str) -> Self {
+        Self {
+            token: Some(token.to_owned()),
+            ..self.clone()
         }
     }
 
@@ -209,7 +234,11 @@ impl Client {
             .unwrap()
     }
 
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Reply {
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Reply {
+        if let Some(token) = &self.token {
+            let value = format!("Bearer {token}").parse().unwrap();
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
         let response = self.open(request).await;
         let (parts, body) = response.into_parts();
         let body = tokio::time::timeout(PATIENCE, body.collect())

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 mod deleting;
+mod dry_run;
 mod frame;
 mod harness;
 mod hostile;
+mod identity;
+mod join;
 mod listing;
 mod property;
 mod refusals;

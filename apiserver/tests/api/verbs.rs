@@ -21,6 +21,10 @@ pub(crate) fn sample(kind: &KindInfo, name: &str) -> Value {
         }
         "Agent" => object["spec"] = json!({"drivers": [{"kind": "Exec", "command": ["true"]}]}),
         "Event" => object["involvedObject"] = json!({"kind": "Task", "name": "t", "namespace": "default"}),
+        "RoleBinding" | "ClusterRoleBinding" => {
+            object["roleRef"] =
+                json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
+        }
         _ => {}
     }
     object
@@ -175,6 +179,10 @@ async fn each(server: &Harness, kind: &KindInfo) {
 async fn every_verb_does_its_work_on_every_kind() {
     let server = Harness::start().await;
     for kind in scheme::kinds() {
+        // A request holds a signature by its own key; it has its own tests.
+        if kind.kind == "CertificateSigningRequest" {
+            continue;
+        }
         each(&server, kind).await;
     }
     server.stop().await;
@@ -206,7 +214,7 @@ async fn discovery_names_exactly_what_is_served() {
             ));
         }
     }
-    for kind in scheme::kinds() {
+    for kind in scheme::served() {
         assert!(
             served.contains(&format!("{} {}", kind.api_version(), kind.plural)),
             "{}",
@@ -243,7 +251,8 @@ async fn discovery_names_exactly_what_is_served() {
             .values()
             .filter_map(|item| item.get("patch"))
             .collect();
-        assert!(!patches.is_empty(), "{path}");
+        let asks = ["apis/authentication.k8s.io/v1", "apis/authorization.k8s.io/v1"].contains(&path.as_str());
+        assert_eq!(patches.is_empty(), asks, "{path}");
         for patch in patches {
             let names: Vec<&str> = patch["parameters"]
                 .as_array()

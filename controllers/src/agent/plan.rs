@@ -26,15 +26,19 @@ pub fn plan(view: &View, agent: &Agent) -> Plan {
             .agents
             .iter()
             .filter(|a| a.namespace == meta.namespace && a.name == meta.name);
-        ours.map(|found| AgentOnDevice {
-            name: device.metadata.name.clone(),
-            version: found.version.clone(),
-            driver: found.driver,
-            ready: found.driver.is_some() && found.logged_in != Some(false),
-            reason: match (found.driver, found.logged_in) {
-                (Some(_), Some(false)) => "not logged in".to_owned(),
-                _ => found.reason.clone(),
-            },
+        ours.map(|found| {
+            let logged_in = found.logged_in != Some(false) || agent.spec.brings_login(&[]);
+            AgentOnDevice {
+                name: device.metadata.name.clone(),
+                version: found.version.clone(),
+                driver: found.driver,
+                ready: found.driver.is_some() && logged_in,
+                reason: if found.driver.is_some() && !logged_in {
+                    "not logged in".to_owned()
+                } else {
+                    found.reason.clone()
+                },
+            }
         })
     });
     let mut status = agent.status.clone();

@@ -9,12 +9,14 @@ use panda_api::{Device, Lease};
 use crate::framework::{Basis, Notice, Plan, Severity, to_value};
 
 /// How long a heartbeat counts when its Lease does not say.
-const DEFAULT_TTL: Duration = Duration::from_secs(40);
+pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(40);
 const READY: &str = "Ready";
 
 /// When this observer saw the Lease of a Device change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
+    /// Uid of the Lease: another one of its name says nothing of this one.
+    pub lease: String,
     /// The version last seen.
     pub version: String,
     /// When that version was first seen, on the observer's monotonic clock.
@@ -28,9 +30,10 @@ impl Heartbeat {
     #[must_use]
     pub fn observe(before: Option<&Self>, lease: &Lease, now: Duration) -> Self {
         let version = &lease.metadata.resource_version;
-        match before {
+        match before.filter(|before| before.lease == lease.metadata.uid) {
             Some(before) if before.version == *version => before.clone(),
-            _ => Self {
+            before => Self {
+                lease: lease.metadata.uid.clone(),
                 version: version.clone(),
                 seen: now,
                 changed: before.is_some(),
@@ -117,7 +120,8 @@ pub fn plan(view: &View, device: &Device, now: Timestamp) -> Plan {
     plan
 }
 
-fn ttl(lease: &Lease) -> Duration {
+/// How long the Lease lasts without renewal.
+pub(super) fn ttl(lease: &Lease) -> Duration {
     lease
         .spec
         .lease_duration_seconds

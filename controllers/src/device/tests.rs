@@ -144,6 +144,24 @@ fn a_lease_of_a_former_device_of_that_name_does_not_count() {
     assert_eq!(ready(&world).as_deref(), Some("Unknown"));
 }
 
+#[test]
+fn another_lease_of_that_name_is_found_not_seen_to_change() {
+    let lease = |uid: &str, version: &str| Lease {
+        metadata: ObjectMeta {
+            uid: uid.into(),
+            resource_version: version.into(),
+            ..ObjectMeta::namespaced("panda-system", "pi")
+        },
+        ..Lease::default()
+    };
+    let first = Heartbeat::observe(None, &lease("a", "1"), at(0));
+    let renewed = Heartbeat::observe(Some(&first), &lease("a", "2"), at(1));
+    assert!(!first.changed && renewed.changed);
+    let other = Heartbeat::observe(Some(&renewed), &lease("b", "3"), at(2));
+    assert!(!other.changed);
+    assert_eq!(other.seen, at(2));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::Method;
+use panda_api::meta::ObjectMeta;
 use panda_client::params::{DeleteParams, ListParams, Preconditions, Propagation, WriteParams};
 use panda_client::{ApiResource, Client, DynamicApi};
 use serde_json::Value;
 
 use super::execute::{Api, Error, Verb};
-use super::{Kind, Target};
+use super::{KINDS, Kind, Target};
 
 /// The executor's requests over a [`Client`].
 #[derive(Clone, Debug)]
@@ -30,7 +31,13 @@ impl ClientApi {
 
     fn of(&self, kind: Kind, namespace: &str) -> DynamicApi {
         let namespace = kind.namespaced.then_some(namespace);
-        DynamicApi::dynamic(self.client.clone(), resource(kind), namespace)
+        let api = DynamicApi::dynamic(self.client.clone(), resource(kind), namespace);
+        // The values of Secrets are none of the controllers' business, and their role shows them no more.
+        if kind == Kind::of::<panda_api::Secret>() {
+            api.metadata_only()
+        } else {
+            api
+        }
     }
 
     /// Puts to a subresource that the client has no verb for.
@@ -78,19 +85,51 @@ impl Api for ClientApi {
             Verb::Delete {
                 uid,
                 resource_version,
+                foreground,
             } => {
                 let params = DeleteParams {
                     preconditions: Some(Preconditions {
                         uid: Some(uid.to_owned()),
                         resource_version: resource_version.map(str::to_owned),
                     }),
-                    propagation_policy: Some(Propagation::Background),
+                    propagation_policy: Some(if foreground {
+                        Propagation::Foreground
+                    } else {
+                        Propagation::Background
+                    }),
                     ..DeleteParams::default()
                 };
                 api.delete(name, &params).await.map(|_| Value::Null)
             }
         };
         result.map_err(|error| translate(target, error))
+    }
+
+    async fn dependents(&self, owner: &Target, uid: &str) -> Result<Vec<(Target, ObjectMeta)>, Error> {
+        let namespace = Some(owner.namespace.as_str()).filter(|_| owner.kind.namespaced);
+        let mut found = Vec::new();
+        for kind in KINDS {
+            if namespace.is_some() && !kind.namespaced {
+                continue;
+            }
+            let mut api = panda_client::Api::metadata(self.client.clone(), resource(kind));
+            if let Some(namespace) = namespace {
+                api = api.within(namespace);
+            }
+            let list = api.list_all(&ListParams::default()).await;
+            let list = list.map_err(|error| translate(owner, error))?;
+            let owned = list.items.into_iter().map(|object| object.metadata);
+            let owned = owned.filter(|meta| meta.owner_references.iter().any(|r| r.uid == uid));
+            found.extend(owned.map(|meta| {
+                let target = Target {
+                    kind,
+                    namespace: meta.namespace.clone(),
+                    name: meta.name.clone(),
+                };
+                (target, meta)
+            }));
+        }
+        Ok(found)
     }
 
     async fn any(&self, kind: Kind, namespace: &str) -> Result<Option<String>, Error> {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use panda_api::meta::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::{Action, Basis, Check, KINDS, Kind, Plan, Target};
@@ -56,12 +57,14 @@ pub enum Verb<'a> {
     Put(&'a str, &'a Value),
     /// Merges into the object.
     Patch(&'a Value),
-    /// Deletes it in the background, with preconditions.
+    /// Deletes it, with preconditions.
     Delete {
         /// Uid that it must have.
         uid: &'a str,
         /// Version that it must have.
         resource_version: Option<&'a str>,
+        /// Whether it waits for what it owns.
+        foreground: bool,
     },
 }
 
@@ -69,6 +72,13 @@ pub enum Verb<'a> {
 pub trait Api: Send + Sync {
     /// Does one request and returns the object that it answers with.
     fn call(&self, target: &Target, verb: Verb<'_>) -> impl Future<Output = Result<Value, Error>> + Send;
+
+    /// The objects that name an owner, read live: in its namespace, or everywhere when it has none.
+    fn dependents(
+        &self,
+        owner: &Target,
+        uid: &str,
+    ) -> impl Future<Output = Result<Vec<(Target, ObjectMeta)>, Error>> + Send;
 
     /// Name of some object of `kind` in `namespace`, read live.
     fn any(&self, kind: Kind, namespace: &str) -> impl Future<Output = Result<Option<String>, Error>> + Send;
@@ -133,6 +143,23 @@ async fn refuted<A: Api>(api: &A, check: &Check) -> Result<Option<Target>, Error
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         },
+        Check::Unowned {
+            owner,
+            uid,
+            blocking,
+            except,
+        } => {
+            let blocks = |meta: &ObjectMeta| {
+                let mut references = meta.owner_references.iter().filter(|r| r.uid == *uid);
+                !except.contains(&meta.uid)
+                    && references.any(|r| !blocking || r.block_owner_deletion == Some(true))
+            };
+            let found = api.dependents(owner, uid).await?;
+            Ok(found
+                .into_iter()
+                .find(|(_, meta)| blocks(meta))
+                .map(|(target, _)| target))
+        }
         Check::Empty { namespace } => {
             for kind in KINDS.into_iter().filter(|kind| kind.namespaced) {
                 if let Some(name) = api.any(kind, namespace).await? {
@@ -174,6 +201,7 @@ async fn perform<A: Api>(api: &A, action: &Action) -> Result<Outcome, Error> {
             target,
             uid,
             resource_version,
+            foreground,
         } => {
             let resource_version = resource_version.as_deref();
             match api
@@ -182,6 +210,7 @@ async fn perform<A: Api>(api: &A, action: &Action) -> Result<Outcome, Error> {
                     Verb::Delete {
                         uid,
                         resource_version,
+                        foreground: *foreground,
                     },
                 )
                 .await

@@ -1,5 +1,6 @@
 //! What a planner wants done.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use panda_api::Resource;
@@ -29,8 +30,10 @@ pub struct Plan {
     pub status: Option<Value>,
     /// What to do then.
     pub actions: Vec<Action>,
-    /// What to tell people.
+    /// What to tell people about the object of `basis`.
     pub events: Vec<Notice>,
+    /// What to tell people about other objects; their versions mean nothing.
+    pub elsewhere: Vec<(Basis, Notice)>,
     /// When to plan again even if nothing changes.
     pub requeue: Option<Duration>,
 }
@@ -83,6 +86,17 @@ pub enum Check {
         /// Its uid.
         uid: String,
     },
+    /// No object names this owner any more; with `blocking`: none that blocks its deletion, but for `except`.
+    Unowned {
+        /// The owner.
+        owner: Target,
+        /// Its uid.
+        uid: String,
+        /// Whether only those count that block the deletion.
+        blocking: bool,
+        /// Uids that do not count.
+        except: BTreeSet<String>,
+    },
     /// The namespace holds no object of any kind.
     Empty {
         /// The namespace.
@@ -116,7 +130,7 @@ pub enum Action {
         /// The merge patch.
         body: Value,
     },
-    /// Deletes an object in the background; that it is gone already is success.
+    /// Deletes an object; that it is gone already is success.
     Delete {
         /// The object.
         target: Target,
@@ -124,6 +138,8 @@ pub enum Action {
         uid: String,
         /// Version that it must have.
         resource_version: Option<String>,
+        /// Whether it waits for what it owns.
+        foreground: bool,
     },
     /// Posts to the `/binding` of a Run.
     Bind {
@@ -181,6 +197,7 @@ impl Action {
             target: Target::of(object),
             uid: object.metadata().uid.clone(),
             resource_version: Some(object.metadata().resource_version.clone()),
+            foreground: false,
         }
     }
 }

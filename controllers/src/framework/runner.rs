@@ -5,7 +5,7 @@ use panda_client::Client;
 use panda_client::runtime::{Outcome as Next, Recorder};
 
 use super::execute::{Error, Outcome, execute};
-use super::{Basis, ClientApi, Plan};
+use super::{Basis, ClientApi, Notice, Plan};
 
 /// Carries out plans for one controller; cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,7 +32,10 @@ impl Runner {
         match execute(&self.api.with_traceparent(traceparent), plan).await? {
             Outcome::Done => {
                 if let Some(basis) = &plan.basis {
-                    self.report(basis, plan);
+                    plan.events.iter().for_each(|notice| self.report(basis, notice));
+                }
+                for (basis, notice) in &plan.elsewhere {
+                    self.report(basis, notice);
                 }
                 Ok(plan.requeue.map_or(Next::Done, Next::After))
             }
@@ -47,19 +50,17 @@ impl Runner {
         }
     }
 
-    fn report(&self, basis: &Basis, plan: &Plan) {
-        for notice in &plan.events {
-            let about = ObjectReference {
-                api_version: basis.target.kind.api_version(),
-                kind: basis.target.kind.kind.to_owned(),
-                namespace: basis.target.namespace.clone(),
-                name: basis.target.name.clone(),
-                uid: basis.uid.clone(),
-                resource_version: basis.resource_version.clone(),
-                field_path: String::new(),
-            };
-            self.recorder
-                .record(about, notice.severity, notice.reason, &notice.message);
-        }
+    fn report(&self, basis: &Basis, notice: &Notice) {
+        let about = ObjectReference {
+            api_version: basis.target.kind.api_version(),
+            kind: basis.target.kind.kind.to_owned(),
+            namespace: basis.target.namespace.clone(),
+            name: basis.target.name.clone(),
+            uid: basis.uid.clone(),
+            resource_version: basis.resource_version.clone(),
+            field_path: String::new(),
+        };
+        self.recorder
+            .record(about, notice.severity, notice.reason, &notice.message);
     }
 }

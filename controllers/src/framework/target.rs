@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use panda_api::{Agent, ConfigMap, Device, Event, Lease, Namespace, Resource, Run, Secret, Task};
+use panda_api::{
+    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, Lease,
+    Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+};
 
 /// A kind, as far as requests need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +23,7 @@ pub struct Kind {
 }
 
 /// Every kind that the API serves and controllers may have to collect or empty a namespace of.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 15] = [
     Kind::of::<Task>(),
     Kind::of::<Run>(),
     Kind::of::<Agent>(),
@@ -30,6 +33,12 @@ pub const KINDS: [Kind; 9] = [
     Kind::of::<ConfigMap>(),
     Kind::of::<Event>(),
     Kind::of::<Namespace>(),
+    Kind::of::<ServiceAccount>(),
+    Kind::of::<Role>(),
+    Kind::of::<RoleBinding>(),
+    Kind::of::<ClusterRole>(),
+    Kind::of::<ClusterRoleBinding>(),
+    Kind::of::<CertificateSigningRequest>(),
 ];
 
 impl Kind {

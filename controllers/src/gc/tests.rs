@@ -4,7 +4,9 @@ use panda_api::meta::{ObjectMeta, OwnerReference};
 use panda_api::{ConfigMap, Resource, Run, Task};
 use proptest::prelude::*;
 
-use super::{Dependent, View, plan};
+use super::{Dependent, View, circular, plan};
+
+mod policies;
 use crate::framework::execute::Outcome;
 use crate::framework::{Plan, Target};
 use crate::testing::{Faults, World};
@@ -32,25 +34,33 @@ fn dependent<K: Resource>(object: &K) -> Dependent {
     }
 }
 
-/// Owners as the cache showed them at `revision`.
-fn view(world: &World, dependent: &Dependent, revision: u64) -> View {
+/// Everything around an object as the cache showed it at `revision`.
+fn view(world: &World, object: &Dependent, revision: u64) -> View {
     let tasks = world.list_at::<Task>(revision);
     let runs = world.list_at::<Run>(revision);
-    let exists = |reference: &OwnerReference| {
-        let Some(target) = dependent.resolve(reference) else {
-            return false;
-        };
-        let metas = tasks
-            .iter()
-            .map(|t| &t.metadata)
-            .chain(runs.iter().map(|r| &r.metadata));
-        metas
-            .into_iter()
-            .any(|m| m.uid == reference.uid && m.namespace == target.namespace && m.name == target.name)
+    let tasks = tasks.iter().map(|task| dependent(&**task));
+    let all: Vec<Dependent> = tasks.chain(runs.iter().map(|run| dependent(&**run))).collect();
+    let owner = |reference: &OwnerReference| {
+        let target = object.resolve(reference)?;
+        all.iter()
+            .find(|o| o.metadata.uid == reference.uid && o.target == target)
+            .map(|o| (reference.uid.clone(), o.is_waiting()))
     };
-    let references = dependent.metadata.owner_references.iter();
+    let owned_by = |uid: &str| -> Vec<Dependent> {
+        let names = |d: &&Dependent| d.metadata.owner_references.iter().any(|r| r.uid == uid);
+        all.iter().filter(names).cloned().collect()
+    };
+    let uid = &object.metadata.uid;
+    let dependents = owned_by(uid);
     View {
-        owners: references.filter(|r| exists(r)).map(|r| r.uid.clone()).collect(),
+        owners: object
+            .metadata
+            .owner_references
+            .iter()
+            .filter_map(owner)
+            .collect(),
+        circular: circular(uid, &dependents, &owned_by),
+        dependents,
     }
 }
 
@@ -61,11 +71,15 @@ fn plan_for(world: &World, name: &str) -> Plan {
 }
 
 fn collect(world: &World) {
-    for _ in 0..20 {
+    for _ in 0..40 {
+        let tasks: Vec<Arc<Task>> = world.list();
         let runs: Vec<Arc<Run>> = world.list();
-        let plans: Vec<Plan> = runs
+        let all = tasks
             .iter()
-            .map(|run| plan_for(world, &run.metadata.name))
+            .map(|task| dependent(&**task))
+            .chain(runs.iter().map(|run| dependent(&**run)));
+        let plans: Vec<Plan> = all
+            .map(|object| plan(&view(world, &object, world.revision()), &object))
             .collect();
         if plans.iter().all(Plan::is_idle) {
             return;

@@ -1,13 +1,15 @@
 //! Objects of all kinds, and who depends on whom.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use panda_api::meta::OwnerReference;
 use panda_client::resource::Object;
 use panda_client::runtime::controller::{Config, Controller};
 use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
 use tokio_util::sync::CancellationToken;
 
-use super::{Dependent, View, plan};
+use super::{Dependent, View, circular, plan};
 use crate::framework::execute::Error;
 use crate::framework::{Kind, Runner, Target};
 
@@ -31,11 +33,7 @@ impl<K: Object> Source for Cache<K> {
     fn get(&self, key: &ObjectRef) -> Option<Dependent> {
         let object = self.store.get(key)?;
         Some(Dependent {
-            target: Target {
-                kind: self.kind,
-                namespace: key.namespace().to_owned(),
-                name: key.name().to_owned(),
-            },
+            target: target(self.kind, key),
             metadata: object.meta().clone(),
         })
     }
@@ -99,21 +97,49 @@ impl Collector {
 }
 
 impl Sources {
-    /// Keys to look at after a change: the object, if it has owners; what it owned, if it is gone.
+    /// Keys to look at after a change: the object, if it has owners or dependents to see to, and owners that wait for
+    /// such a change; what it owned, if it is gone or waits for it.
     fn concerned<K: Object>(&self, kind: Kind, object: &K) -> Vec<ObjectRef> {
         let meta = object.meta();
         let mut keys = Vec::new();
-        if !meta.owner_references.is_empty() {
+        if !meta.owner_references.is_empty() || meta.deletion_timestamp.is_some() {
             keys.push(key(kind, &ObjectRef::of(meta)));
         }
         let here = self.find(kind, &ObjectRef::of(meta));
-        if here.is_none_or(|here| here.metadata.uid != meta.uid) {
+        let changed = Dependent {
+            target: target(kind, &ObjectRef::of(meta)),
+            metadata: meta.clone(),
+        };
+        for reference in &meta.owner_references {
+            let owner = self.owner(&changed, reference);
+            if let Some(owner) = owner.filter(Dependent::concerns_dependents) {
+                let owner = &owner.target;
+                keys.push(key(owner.kind, &ObjectRef::new(&owner.namespace, &owner.name)));
+            }
+        }
+        let concerned = |here: &Dependent| here.metadata.uid != meta.uid || here.concerns_dependents();
+        if here.as_ref().is_none_or(concerned) {
             for source in &self.0 {
                 let owned = source.owned_by(&meta.uid);
                 keys.extend(owned.iter().map(|dependent| key(source.kind(), dependent)));
             }
         }
         keys
+    }
+
+    /// The object that a reference means, if it exists.
+    fn owner(&self, dependent: &Dependent, reference: &OwnerReference) -> Option<Dependent> {
+        let target = dependent.resolve(reference)?;
+        self.find(target.kind, &ObjectRef::new(&target.namespace, &target.name))
+            .filter(|owner| owner.metadata.uid == reference.uid)
+    }
+
+    fn dependents(&self, uid: &str) -> Vec<Dependent> {
+        let of = |source: &dyn Source| -> Vec<Dependent> {
+            let keys = source.owned_by(uid);
+            keys.iter().filter_map(|key| source.get(key)).collect()
+        };
+        self.0.iter().flat_map(|source| of(&**source)).collect()
     }
 
     fn find(&self, kind: Kind, key: &ObjectRef) -> Option<Dependent> {
@@ -138,23 +164,33 @@ fn parse(key: &ObjectRef, sources: &Sources) -> Option<Dependent> {
 }
 
 async fn reconcile(key: &ObjectRef, sources: &Sources, runner: &Runner) -> Result<Outcome, Error> {
-    let Some(dependent) = parse(key, sources) else {
+    let Some(object) = parse(key, sources) else {
         return Ok(Outcome::Done);
     };
-    let owners = dependent
-        .metadata
-        .owner_references
-        .iter()
-        .filter(|reference| {
-            dependent
-                .resolve(reference)
-                .and_then(|target| {
-                    sources.find(target.kind, &ObjectRef::new(&target.namespace, &target.name))
-                })
-                .is_some_and(|owner| owner.metadata.uid == reference.uid)
-        })
-        .map(|reference| reference.uid.clone())
+    let references = object.metadata.owner_references.iter();
+    let owners = references
+        .filter_map(|reference| sources.owner(&object, reference))
+        .map(|owner| (owner.metadata.uid.clone(), owner.is_waiting()))
         .collect();
-    let plan = plan(&View { owners }, &dependent);
-    runner.run(&plan, None).await
+    let uid = &object.metadata.uid;
+    let dependents = sources.dependents(uid);
+    let circular = if object.is_waiting() {
+        circular(uid, &dependents, &|uid| sources.dependents(uid))
+    } else {
+        BTreeSet::new()
+    };
+    let view = View {
+        owners,
+        dependents,
+        circular,
+    };
+    runner.run(&plan(&view, &object), None).await
+}
+
+fn target(kind: Kind, key: &ObjectRef) -> Target {
+    Target {
+        kind,
+        namespace: key.namespace().to_owned(),
+        name: key.name().to_owned(),
+    }
 }

@@ -64,6 +64,7 @@ pub fn plan(view: &View, namespace: &Namespace, now: Timestamp) -> Plan {
             target: item.target.clone(),
             uid: item.uid.clone(),
             resource_version: None,
+            foreground: false,
         })
         .collect();
     if plan.actions.is_empty() {

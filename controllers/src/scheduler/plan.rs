@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use panda_api::meta::Time;
+use panda_api::room::{Amounts, allocatable, needs};
 use panda_api::{Device, FailureClass, Refusal, RefusalReason, Run, RunPhase};
 use serde_json::json;
 
-use super::load::{Amounts, Load, allocatable, needs};
+use super::absent;
+use super::load::Load;
+use super::memory::Memory;
 use super::plugins::{self, Candidate};
 use super::score::score;
 use crate::framework::{Action, Basis, Plan, Target, since, to_value};
@@ -71,12 +74,14 @@ struct Round<'a> {
     held: BTreeMap<&'a str, String>,
     /// By uid of their Task: the other Runs, for preference.
     former: BTreeMap<&'a str, Vec<&'a Run>>,
+    memory: Memory<'a>,
 }
 
 impl<'a> Round<'a> {
     fn new(view: &'a View, now: Timestamp) -> Self {
         let mut loads: BTreeMap<&str, Load> = BTreeMap::new();
         let mut former: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+        let mut memory = Memory::default();
         for run in &view.runs {
             let device = if run.spec.device_name.is_empty() {
                 view.assumed.get(&run.metadata.uid)
@@ -88,6 +93,7 @@ impl<'a> Round<'a> {
                 loads.entry(device).or_default().add(run);
             }
             former.entry(&run.spec.task_ref.uid).or_default().push(run);
+            memory.learn(run);
         }
         let devices = view.devices.iter().map(|device| (&**device, allocatable(device)));
         Self {
@@ -97,6 +103,7 @@ impl<'a> Round<'a> {
             devices: devices.collect(),
             held: BTreeMap::new(),
             former,
+            memory,
         }
     }
 
@@ -140,6 +147,8 @@ impl<'a> Round<'a> {
         let no_load = Load::default();
         let mut refusals = Vec::new();
         let mut best: Option<(i64, &'a Device)> = None;
+        // Devices that would do, if what they told others were not so any more.
+        let mut doubtful: Option<(i64, &'a Device)> = None;
         let needs = needs(run);
         for &(device, have) in &self.devices {
             let name = device.metadata.name.as_str();
@@ -155,13 +164,25 @@ impl<'a> Round<'a> {
                 refusals.push(refusal);
                 continue;
             }
-            let score = score(&candidate, self.bias(run, name));
+            let score = score(&candidate, self.bias(run, name), self.memory.was_there(run, name));
+            let word = self.memory.refusal(run, name, self.now);
+            let group = if let Some((reason, message)) = word {
+                refusals.push(plugins::refuse(name, reason, message));
+                let former = self.former.get(run.spec.task_ref.uid.as_str());
+                if absent::answered(former, run, name, self.now) {
+                    continue;
+                }
+                &mut doubtful
+            } else {
+                &mut best
+            };
             // Of equals the first by name wins.
-            if best.is_none_or(|(top, _)| score > top) {
-                best = Some((score, device));
+            if group.is_none_or(|(top, _)| score > top) {
+                *group = Some((score, device));
             }
         }
-        let Some((_, device)) = best else {
+        let doubtful = doubtful.filter(|_| !absent::is_hope_left(&refusals));
+        let Some((_, device)) = best.or(doubtful) else {
             self.hold(run, &refusals);
             return self.refuse(run, refusals);
         };
@@ -235,6 +256,7 @@ impl<'a> Round<'a> {
             })
     }
 
+    /// Says why no device takes the Run.
     fn refuse(&self, run: &Run, mut refusals: Vec<Refusal>) -> Option<Plan> {
         if let Some(pinned) = self.pinned_to_nothing(run) {
             refusals = vec![pinned];
@@ -245,9 +267,15 @@ impl<'a> Round<'a> {
                 "no device has joined yet".into(),
             ));
         }
-        refusals.truncate(MAX_REFUSALS);
-        let stamp = Time(Timestamp::from_second(self.now.as_second()).unwrap_or(self.now));
-        let refusals = since(refusals, &run.status.unschedulable, stamp);
+        if let Some(failed) = absent::hopeless(run, &refusals, self.now) {
+            return Some(Plan {
+                basis: Some(Basis::of(run)),
+                status: Some(to_value(&failed)),
+                ..Plan::default()
+            });
+        }
+        let refusals = bounded(refusals);
+        let refusals = since(refusals, &run.status.unschedulable, stamp(self.now));
         if refusals == run.status.unschedulable && run.status.phase.is_some() {
             return None;
         }
@@ -277,4 +305,28 @@ impl<'a> Round<'a> {
             )
         })
     }
+}
+
+/// A time as status fields hold it.
+pub(super) fn stamp(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// At most [`MAX_REFUSALS`], with every reason among them. The last one counts those that are left out.
+fn bounded(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+    if refusals.len() <= MAX_REFUSALS {
+        return refusals;
+    }
+    // A kind of refusal that only few devices give tells most. Sorting is stable: names stay in order.
+    let mut counts: BTreeMap<RefusalReason, usize> = BTreeMap::new();
+    for refusal in &refusals {
+        *counts.entry(refusal.reason).or_default() += 1;
+    }
+    refusals.sort_by_key(|refusal| (counts[&refusal.reason], refusal.reason));
+    let left_out = refusals.split_off(MAX_REFUSALS - 1);
+    let mut rest = left_out[0].clone();
+    rest.device = String::new();
+    rest.message = format!("and {} devices more", left_out.len());
+    refusals.push(rest);
+    refusals
 }

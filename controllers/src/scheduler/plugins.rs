@@ -5,10 +5,12 @@ mod device;
 mod place;
 mod room;
 
+use panda_api::room::Amounts;
 use panda_api::{Device, Refusal, RefusalReason, Run};
 
-use super::load::{Amounts, Load};
+use super::load::Load;
 
+pub(crate) use device::tolerates;
 pub(super) use device::unwelcome;
 pub(super) use place::profile;
 

@@ -1,4 +1,6 @@
 mod filters;
+mod oracle;
+mod repositories;
 mod rounds;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,8 @@
 
 use panda_api::meta::{Duration, ObjectMeta, TRACEPARENT};
 use panda_api::{
-    Agent, FailureReason, Resource, Run, RunPhase, RunSpec, Task, TaskPhase, TaskRef, WorkspaceSpec,
+    Agent, DriverKind, DriverSpec, FailureReason, Resource, Run, RunPhase, RunSpec, TASK_UID, Task,
+    TaskPhase, TaskRef, WorkspaceSpec,
 };
 
 use super::candidates::{Candidate, first_usable, list, refusals};
@@ -14,8 +15,6 @@ use crate::framework::{Action, cut, short_hash, since};
 /// Most of what failed before that is told to the next attempt.
 const HISTORY: usize = 12 * 1024;
 const TAIL: usize = 3 * 1024;
-/// Label of a Run: the uid of its Task.
-const TASK_UID: &str = "panda.dev/task-uid";
 
 /// Name of the Run that makes the given attempt at a Task.
 #[must_use]
@@ -105,7 +104,7 @@ impl Planner<'_> {
     fn candidate(&mut self) -> Option<(usize, Candidate, std::sync::Arc<Agent>)> {
         let candidates = list(self.task, self.view);
         let from = self.status.candidate.unwrap_or_default() as usize;
-        if let Some(place) = first_usable(&candidates, from) {
+        if let Some(place) = first_usable(&candidates, from, &self.task.spec.env) {
             let candidate = candidates[place].clone();
             let agent = candidate.agent.clone().ok()?;
             self.status.unschedulable.clear();
@@ -173,6 +172,7 @@ impl Planner<'_> {
                 verify: spec.verify.clone(),
                 supervision: spec.supervision.clone(),
                 attempt_timeout: Some(timeout),
+                api_access: spec.api_access,
                 priority: spec.priority,
                 ..RunSpec::default()
             },
@@ -231,7 +231,9 @@ fn workspace(spec: &WorkspaceSpec, task: &Task) -> WorkspaceSpec {
 
 /// The session to go on with: only the same agent and model know it.
 fn session(former: &Run, candidate: &Candidate, agent: &Agent) -> Option<String> {
-    let resumable = agent.spec.drivers.iter().any(|driver| driver.resume.is_some());
+    // Over ACP the agent itself says whether it can.
+    let resumes = |driver: &DriverSpec| driver.resume.is_some() || driver.kind == DriverKind::Acp;
+    let resumable = agent.spec.drivers.iter().any(resumes);
     let class = former.status.failure.as_ref()?.reason.class();
     let useful = matches!(
         class,

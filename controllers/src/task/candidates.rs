@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use panda_api::{Agent, AgentChoice, FailureClass, Refusal, RefusalReason, Run, Task};
+use panda_api::{Agent, AgentChoice, AgentOnDevice, EnvVar, FailureClass, Refusal, RefusalReason, Run, Task};
 
 use super::view::View;
 
@@ -97,16 +97,24 @@ fn refusal(reason: RefusalReason, message: String) -> Refusal {
 }
 
 /// The first usable candidate from place `from` on, round the list; one that no device can run only if all are so.
-pub(super) fn first_usable(candidates: &[Candidate], from: usize) -> Option<usize> {
+/// `env` is the environment of the Task: there may be a login in it.
+pub(super) fn first_usable(candidates: &[Candidate], from: usize, env: &[EnvVar]) -> Option<usize> {
+    let passed_over = |place: &usize| {
+        let agent = candidates[*place].agent.as_ref();
+        agent.is_ok_and(|agent| absent(agent, env))
+    };
     round(candidates, from)
-        .find(|place| !candidates[*place].agent.as_ref().is_ok_and(|agent| absent(agent)))
+        .find(|place| !passed_over(place))
         .or_else(|| round(candidates, from).next())
 }
 
 /// Whether devices were looked at, and none can run it. An agent that nobody has looked for yet is not absent.
-fn absent(agent: &Agent) -> bool {
+fn absent(agent: &Agent, env: &[EnvVar]) -> bool {
     let devices = &agent.status.devices;
-    !devices.is_empty() && devices.iter().all(|device| !device.ready)
+    let logged_in = agent.spec.brings_login(env);
+    // One that has a driver and is not ready lacks nothing but a login.
+    let usable = |device: &AgentOnDevice| device.ready || (logged_in && device.driver.is_some());
+    !devices.is_empty() && !devices.iter().any(usable)
 }
 
 /// The first usable candidate further down the list than `place`.
@@ -143,7 +151,7 @@ fn round(candidates: &[Candidate], from: usize) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
-    use panda_api::AgentOnDevice;
+    use panda_api::{DetectSpec, DriverKind, LoggedIn};
 
     use super::*;
 
@@ -166,7 +174,7 @@ mod tests {
     fn an_agent_that_no_device_can_run_is_passed_over_while_another_can() {
         let (absent, partly, unseen) = (candidate(&[false]), candidate(&[false, true]), candidate(&[]));
         let of = |list: &[&Candidate], from| {
-            first_usable(&list.iter().map(|c| (*c).clone()).collect::<Vec<_>>(), from)
+            first_usable(&list.iter().map(|c| (*c).clone()).collect::<Vec<_>>(), from, &[])
         };
         assert_eq!(of(&[&absent, &partly], 0), Some(1));
         assert_eq!(of(&[&partly, &absent], 1), Some(0));
@@ -176,5 +184,27 @@ mod tests {
         assert_eq!(of(&[&absent, &absent], 0), Some(0));
         assert_eq!(of(&[&absent, &absent], 1), Some(1));
         assert_eq!(of(&[], 0), None);
+    }
+
+    #[test]
+    fn an_agent_that_lacks_only_the_login_that_the_task_brings_is_not_passed_over() {
+        let mut first = candidate(&[false]);
+        let agent = Arc::make_mut(first.agent.as_mut().unwrap());
+        agent.status.devices[0].driver = Some(DriverKind::Acp);
+        agent.spec.detect = Some(DetectSpec {
+            logged_in: Some(LoggedIn {
+                env: vec!["KEY".into()],
+                ..LoggedIn::default()
+            }),
+            ..DetectSpec::default()
+        });
+        let list = [first, candidate(&[true])];
+        let key = |name: &str| EnvVar {
+            name: name.into(),
+            ..EnvVar::default()
+        };
+        assert_eq!(first_usable(&list, 0, &[]), Some(1));
+        assert_eq!(first_usable(&list, 0, &[key("OTHER")]), Some(1));
+        assert_eq!(first_usable(&list, 0, &[key("KEY")]), Some(0));
     }
 }

@@ -25,15 +25,29 @@ impl Planner<'_> {
                     failure.message.clone(),
                 );
             }
+            FailureReason::SecretUnavailable => {
+                let why = format!("{}; it is looked for again", failure.message);
+                self.condition("Scheduled", "False", "SecretUnavailable", why);
+            }
             _ => {}
         }
         let candidates = list(self.task, self.view);
         let place = self.status.candidate.unwrap_or_default() as usize;
         let rounds = self.task.spec.supervision.as_ref().and_then(|s| s.rounds);
+        let (device, current) = (&self.status.device, &self.status.current_run);
+        let refused_before = self.view.owned(self.task).any(|run| {
+            let failure = run.status.failure.as_ref();
+            run.spec.rerun == self.rerun()
+                && run.metadata.name != *current
+                && run.spec.device_name == *device
+                && failure.is_some_and(|failure| failure.refusal.is_some())
+        });
         let limits = Limits {
             retry: self.task.spec.retry.as_ref(),
             rounds: rounds.unwrap_or(DEFAULT_ROUNDS),
             last_candidate: further(&candidates, place).is_none(),
+            placed: !device.is_empty(),
+            refused_before,
         };
         let text = format!(
             "attempt {}: {:?}: {}",

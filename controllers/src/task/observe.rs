@@ -63,6 +63,21 @@ impl Planner<'_> {
             self.next();
             return;
         }
+        if run.status.phase == Some(RunPhase::Succeeded)
+            && passed(run)
+            && self.may_accept(run)
+            && let Some(end) = self.waits_for_old(run)
+        {
+            self.status.phase = Some(TaskPhase::Verifying);
+            self.condition(
+                "Complete",
+                "False",
+                "WaitsForOlderResult",
+                "an older attempt finished on a device that has come back; onReturn is KeepOld".into(),
+            );
+            self.wake_at(end);
+            return;
+        }
         self.prove_newest(run);
         book(&mut self.status, run);
         let message = run.status.failure.as_ref().map(|f| f.message.clone());
@@ -96,6 +111,12 @@ impl Planner<'_> {
                         FailureReason::DeadlineExceeded,
                         format!("spec.deadline passed during attempt {}", run.spec.attempt),
                     );
+                } else if run.spec.evict == Some(true) {
+                    self.failure(&Failure {
+                        reason: FailureReason::Evicted,
+                        message: format!("device {} was to be free of it", run.spec.device_name),
+                        ..Failure::default()
+                    });
                 } else {
                     self.failure(&Failure {
                         reason: FailureReason::Cancelled,

@@ -6,7 +6,7 @@ use panda_api::{Failure, FailureReason, Run, RunPhase, Task, TaskPhase, TaskStat
 use serde_json::json;
 
 use super::deadline::{Limits, stamp, until};
-use super::usage::{book, is_booked, mark};
+use super::usage::{book, book_late, is_booked, mark};
 use super::view::{Current, View, is_terminal};
 use crate::framework::{Action, Basis, Check, Notice, Plan, Severity, Target, cut, to_value};
 
@@ -63,8 +63,12 @@ impl<'a> Planner<'a> {
         match self.status.phase {
             Some(phase) if phase.is_terminal() => self.finished(),
             Some(TaskPhase::Review) => {
-                if self.cancelled() && !self.strays {
-                    self.cancel();
+                if self.cancelled() {
+                    if !self.strays {
+                        self.cancel();
+                    }
+                } else {
+                    self.published_late();
                 }
             }
             _ => {
@@ -73,6 +77,22 @@ impl<'a> Planner<'a> {
                 }
             }
         }
+        let over = self.is_over();
+        for run in self.view.owned(self.task) {
+            // An attempt that was ended because another's late result counts is nobody's current one any more.
+            let of_this = run.spec.rerun == self.rerun() && is_terminal(run);
+            if over && of_this && !self.is_booked(run) {
+                book(&mut self.status, run);
+            }
+            book_late(&mut self.status, run);
+        }
+    }
+
+    /// Whether nothing works for the Task any more.
+    fn is_over(&self) -> bool {
+        self.status
+            .phase
+            .is_some_and(|phase| phase.is_terminal() || phase == TaskPhase::Review)
     }
 
     fn attempt(&mut self) {
@@ -169,10 +189,7 @@ impl<'a> Planner<'a> {
     /// the current attempt for any other. True while there are any.
     fn end_strays(&mut self) -> bool {
         let current = self.status.current_run.clone();
-        let over = self
-            .status
-            .phase
-            .is_some_and(|phase| phase.is_terminal() || phase == TaskPhase::Review);
+        let over = self.is_over();
         let status = self.status.clone();
         self.end_where(|run, _| {
             let name = &run.metadata.name;

@@ -1,9 +1,12 @@
 //! Results: when they count, and how they are published.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use panda_api::meta::MicroTime;
 use panda_api::{
-    FailureReason, Push, Run, RunPhase, TaskPhase, TaskResult, VerifyResult, VerifySpec, WorkspaceSpec,
+    FailureReason, LateResult, Push, ReturnPolicy, Run, RunPhase, TaskPhase, TaskResult, VerifyResult,
+    VerifySpec, WorkspaceSpec,
 };
 use serde_json::json;
 
@@ -11,6 +14,9 @@ use super::deadline::after;
 use super::plan::Planner;
 use super::retry::{PUBLICATION_CAP, pause};
 use crate::framework::{Action, Severity};
+
+/// How long a finished newer attempt waits for an older one's result that its device has announced.
+const KEEP_OLD: Duration = Duration::from_secs(600);
 
 /// Whether a result of this work is published once it is accepted.
 pub(super) fn publishes(workspace: Option<&WorkspaceSpec>) -> bool {
@@ -42,6 +48,20 @@ fn all_passed(wanted: &[VerifySpec], seen: &[VerifyResult]) -> bool {
         && wanted
             .iter()
             .all(|check| seen.iter().any(|result| result.name == check.name))
+}
+
+/// What came late of a Run that was Lost, where it can be of use. With `push: OnSuccess` it cannot: a Run that is
+/// Lost does not publish, so the newer attempt goes on.
+fn usable_late(run: &Run) -> Option<&LateResult> {
+    let usable = run.status.phase == Some(RunPhase::Lost)
+        && run.on_disconnect().on_return != ReturnPolicy::KeepNew
+        && !publishes(run.spec.workspace.as_ref());
+    run.status.late_result.as_deref().filter(|_| usable)
+}
+
+fn is_complete(run: &Run, late: &LateResult) -> bool {
+    matches!(late.phase, Some(RunPhase::Succeeded | RunPhase::Publishing))
+        && all_passed(&run.spec.verify, &late.verify)
 }
 
 impl Planner<'_> {
@@ -96,23 +116,58 @@ impl Planner<'_> {
         self.note(Severity::Normal, "Succeeded", "the Task succeeded".into());
     }
 
-    /// Accepts the complete result of a Run that was taken from its device, when it is the first to arrive.
-    /// With `push: OnSuccess` it is left: a Run that is Lost cannot publish, so the newer attempt goes on.
+    /// Accepts the complete result of a Run that was taken from its device, when it is the first to arrive and
+    /// `onReturn` is not `KeepNew`.
     pub(super) fn accept_late(&mut self) -> bool {
         let view = self.view;
-        let found = view.owned(self.task).find_map(|run| {
-            let late = run.status.late_result.as_ref()?;
-            let complete = matches!(late.phase, Some(RunPhase::Succeeded | RunPhase::Publishing))
-                && all_passed(&run.spec.verify, &late.verify);
-            let usable = run.status.phase == Some(RunPhase::Lost)
-                && self.may_accept(run)
-                && !publishes(run.spec.workspace.as_ref());
-            (complete && usable).then_some((run, late))
-        });
+        let found = view
+            .owned(self.task)
+            .filter(|run| self.may_accept(run))
+            .filter_map(|run| Some((run, usable_late(run)?)))
+            .filter(|(run, late)| is_complete(run, late))
+            .min_by_key(|(run, _)| run.spec.attempt);
         let Some((run, late)) = found else { return false };
         self.accept(run, late.result.clone());
         self.finish_well(None);
         // The other attempt, if there is one, ends as a stray from the next look on.
+        true
+    }
+
+    /// Until when the result of `run` waits for that of an older attempt, which `onReturn: KeepOld` prefers and whose
+    /// device says that it holds it. Counted on this observer's monotonic clock, whatever the stamps say.
+    pub(super) fn waits_for_old(&self, run: &Run) -> Option<Timestamp> {
+        self.view
+            .owned(self.task)
+            .filter(|old| old.spec.attempt < run.spec.attempt && self.may_accept(old))
+            .filter(|old| old.on_disconnect().on_return == ReturnPolicy::KeepOld)
+            .filter(|old| usable_late(old).is_some_and(|late| late.phase.is_none()))
+            .filter_map(|old| self.view.announced.get(&old.metadata.uid))
+            .filter_map(|waited| KEEP_OLD.checked_sub(*waited))
+            .filter(|left| !left.is_zero())
+            .map(|left| after(self.now, left))
+            .max()
+    }
+
+    /// The accepted Run was Lost while it published, and its device says now that it had published.
+    pub(super) fn published_late(&mut self) -> bool {
+        let view = self.view;
+        let rerun = self.rerun();
+        let found = view.owned(self.task).find_map(|run| {
+            let late = run.status.late_result.as_ref()?;
+            let publish = late
+                .publish
+                .as_ref()
+                .filter(|publish| publish.state == "Published")?;
+            let ours = run.metadata.name == self.status.accepted_run && run.spec.rerun == rerun;
+            (ours && run.status.phase == Some(RunPhase::Lost)).then(|| publish.commit.clone())
+        });
+        let Some(commit) = found.filter(|_| !self.cancelled()) else {
+            return false;
+        };
+        if let Some(result) = self.status.result.as_mut().filter(|_| !commit.is_empty()) {
+            result.commit = commit;
+        }
+        self.finish_well(None);
         true
     }
 

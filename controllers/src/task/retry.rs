@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use panda_api::{Failure, FailureClass, FailureReason, Jitter, Retries, RetrySpec};
+use panda_api::{Failure, FailureClass, FailureReason, Jitter, RefusalReason, Retries, RetrySpec};
 
 use crate::framework::fraction;
 
@@ -53,6 +53,10 @@ pub(super) struct Limits<'a> {
     pub(super) rounds: u32,
     /// Whether no usable candidate comes after the failed one.
     pub(super) last_candidate: bool,
+    /// Whether a device took the Run at all.
+    pub(super) placed: bool,
+    /// Whether that device refused another attempt of the same rerun, too.
+    pub(super) refused_before: bool,
 }
 
 /// Counts a failure and says what follows from it.
@@ -69,6 +73,29 @@ pub(super) fn decide(failure: &Failure, limits: Limits<'_>, retries: &mut Retrie
         return Verdict::Fail;
     }
     match class {
+        // The scheduler has found nobody left to ask: see its module `absent`.
+        FailureClass::Device
+            if failure.refusal == Some(RefusalReason::RepositoryAbsent) && !limits.placed =>
+        {
+            if limits.last_candidate {
+                Verdict::Fail
+            } else {
+                Verdict::Retry {
+                    step: Step::Further,
+                    pause: 0,
+                }
+            }
+        }
+        // The next attempt goes elsewhere. That is a search, which ends when all were asked once, and no failure.
+        FailureClass::Device if failure.refusal.is_some() && !limits.refused_before => Verdict::Retry {
+            step: Step::Same,
+            pause: 0,
+        },
+        // Somebody wants the device free; that is no failure of anything.
+        FailureClass::Device if failure.reason == FailureReason::Evicted => Verdict::Retry {
+            step: Step::Same,
+            pause: 0,
+        },
         FailureClass::Device => {
             retries.device += 1;
             if retries.device > DEVICE_CAP {
@@ -87,6 +114,14 @@ pub(super) fn decide(failure: &Failure, limits: Limits<'_>, retries: &mut Retrie
             }
         }
         FailureClass::Provider => agent(limits, retries, Step::Next),
+        // What is missing is a person's to give, and no other candidate would have it: the deadline bounds the waiting.
+        FailureClass::Candidate if failure.reason == FailureReason::SecretUnavailable => {
+            retries.secret = retries.secret.saturating_add(1);
+            Verdict::Retry {
+                step: Step::Same,
+                pause: retries.secret,
+            }
+        }
         FailureClass::Candidate if !limits.last_candidate => Verdict::Retry {
             step: Step::Further,
             pause: 0,

@@ -4,4 +4,5 @@ mod convergence;
 mod deadlines;
 mod model;
 mod retries;
+mod returns;
 mod scenarios;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use panda_api::{Run, TaskStatus, Usage};
 
+/// Stands behind a Run's name once what it used beyond its booked usage was booked, too. No name has it.
+const LATE: &str = "+late";
 /// How many attempts back the list of booked Runs reaches. One attempt is live at a time and booked before the next
 /// one is made, so anything older was booked long ago.
 const KEPT: u32 = 16;
@@ -19,10 +21,59 @@ pub(super) fn book(status: &mut TaskStatus, run: &Run) {
     mark(status, &run.metadata.name);
 }
 
+/// Takes into account what a Run that was Lost had used in truth, as its device says on return. It was spent, whether
+/// the result counts or not.
+pub(super) fn book_late(status: &mut TaskStatus, run: &Run) {
+    let name = format!("{}{LATE}", run.metadata.name);
+    let late = run
+        .status
+        .late_result
+        .as_ref()
+        .filter(|late| late.phase.is_some());
+    let Some(usage) = late.and_then(|late| late.usage.as_ref()) else {
+        return;
+    };
+    // Nothing is added before its first part is, so that both fall under one mark of age.
+    if !is_booked(status, &run.metadata.name, run.spec.attempt) || is_booked(status, &name, run.spec.attempt)
+    {
+        return;
+    }
+    add(&mut status.usage, &beyond(usage, &run.status.usage));
+    mark(status, &name);
+}
+
+/// What `whole` has more than `part`.
+fn beyond(whole: &Usage, part: &Usage) -> Usage {
+    let money = whole.money.as_ref().and_then(|whole| {
+        let Some(part) = &part.money else {
+            return Some(whole.clone());
+        };
+        let more = sum(&whole.amount, &format!("-{}", part.amount))?;
+        let more = (part.currency == whole.currency && !more.starts_with('-')).then_some(more)?;
+        Some(panda_api::Money {
+            amount: more,
+            currency: whole.currency.clone(),
+        })
+    });
+    let clock = |usage: &Usage| usage.wall_clock.as_ref().map_or(Duration::ZERO, |t| t.get());
+    Usage {
+        input_tokens: whole.input_tokens.saturating_sub(part.input_tokens),
+        output_tokens: whole.output_tokens.saturating_sub(part.output_tokens),
+        cached_tokens: whole.cached_tokens.saturating_sub(part.cached_tokens),
+        turns: whole.turns.saturating_sub(part.turns),
+        wall_clock: whole
+            .wall_clock
+            .is_some()
+            .then(|| clock(whole).saturating_sub(clock(part)).into()),
+        money,
+    }
+}
+
 /// Marks a Run as taken into account.
 pub(super) fn mark(status: &mut TaskStatus, run: &str) {
     status.booked_runs.push(run.to_owned());
-    let spare = status.booked_runs.len().saturating_sub(KEPT as usize);
+    // A Run has two marks at most.
+    let spare = status.booked_runs.len().saturating_sub(2 * KEPT as usize);
     status.booked_runs.drain(..spare);
 }
 
@@ -107,7 +158,40 @@ mod tests {
                 assert!(is_booked(&status, &format!("t-{earlier}"), earlier));
             }
         }
-        assert!(status.booked_runs.len() <= KEPT as usize);
+        assert!(status.booked_runs.len() <= 2 * KEPT as usize);
+    }
+
+    #[test]
+    fn what_a_lost_run_used_in_truth_is_booked_once_and_after_its_first_part() {
+        let mut run = Run::default();
+        run.metadata.name = "t-1".into();
+        run.spec.attempt = 1;
+        run.status.usage = Usage {
+            input_tokens: 10,
+            money: Some(money("0.10")),
+            ..Usage::default()
+        };
+        run.status.late_result = Some(Box::new(panda_api::LateResult {
+            phase: Some(panda_api::RunPhase::Failed),
+            usage: Some(Usage {
+                input_tokens: 25,
+                turns: 2,
+                money: Some(money("0.35")),
+                ..Usage::default()
+            }),
+            ..panda_api::LateResult::default()
+        }));
+        let mut status = TaskStatus {
+            attempts: 1,
+            ..TaskStatus::default()
+        };
+        book_late(&mut status, &run);
+        assert_eq!(status.usage, Usage::default(), "its first part is not booked yet");
+        book(&mut status, &run);
+        book_late(&mut status, &run);
+        book_late(&mut status, &run);
+        assert_eq!((status.usage.input_tokens, status.usage.turns), (25, 2));
+        assert_eq!(status.usage.money, Some(money("0.35")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use panda_api::{Agent, Run, RunRole, Task, TaskStatus};
 
@@ -12,6 +13,8 @@ pub struct View {
     pub runs: BTreeMap<String, Arc<Run>>,
     /// Agents of the Task's namespace, by name.
     pub agents: BTreeMap<String, Arc<Agent>>,
+    /// How long this observer has known that results of Lost Runs are on their way; by uid of the Run.
+    pub announced: BTreeMap<String, Duration>,
 }
 
 /// The newest attempt, as far as the view shows it.

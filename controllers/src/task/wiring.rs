@@ -1,6 +1,8 @@
 //! Which changes concern which Task, and what its planner sees.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use panda_api::meta::Clock;
 use panda_api::{Agent, Run, Task};
@@ -9,7 +11,7 @@ use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use super::{View, plan, run_name};
+use super::{Announced, View, plan, run_name};
 use crate::framework::Runner;
 use crate::framework::execute::Error;
 
@@ -31,6 +33,7 @@ pub(crate) async fn run(
         tasks: tasks.store().clone(),
         runs: runs.store().clone(),
         agents: agents.store().clone(),
+        announced: Arc::default(),
     };
     let controller = Controller::new("task", config)
         .reconciles(&tasks)
@@ -57,10 +60,12 @@ struct Caches {
     tasks: Store<Task>,
     runs: Store<Run>,
     agents: Store<Agent>,
+    /// By Task; only of those for which there is something to know.
+    announced: Arc<Mutex<BTreeMap<ObjectRef, Announced>>>,
 }
 
 impl Caches {
-    fn view(&self, task: &Task) -> View {
+    fn view(&self, task: &Task, monotonic: Duration) -> View {
         let meta = &task.metadata;
         let mut runs = self.runs.owned_by(&meta.uid);
         // A name that the next attempt needs may be taken by a Run of another owner.
@@ -68,7 +73,9 @@ impl Caches {
         let reserved = ObjectRef::new(&meta.namespace, &task.status.current_run);
         let wanted = ObjectRef::new(&meta.namespace, &run_name(&meta.name, &meta.uid, next));
         runs.extend([reserved, wanted].iter().filter_map(|key| self.runs.get(key)));
+        let announced = self.observe(&ObjectRef::of(meta), runs.iter().map(|run| &**run), monotonic);
         View {
+            announced,
             runs: runs
                 .into_iter()
                 .filter(|run| run.metadata.namespace == meta.namespace)
@@ -84,6 +91,23 @@ impl Caches {
     }
 }
 
+impl Caches {
+    fn observe<'a>(
+        &self,
+        task: &ObjectRef,
+        runs: impl Iterator<Item = &'a Run>,
+        now: Duration,
+    ) -> BTreeMap<String, Duration> {
+        let mut all = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = all.remove(task).unwrap_or_default();
+        let waited = known.observe(runs, now);
+        if !known.is_empty() {
+            all.insert(task.clone(), known);
+        }
+        waited
+    }
+}
+
 async fn reconcile(
     key: ObjectRef,
     caches: Caches,
@@ -91,9 +115,10 @@ async fn reconcile(
     clock: Arc<dyn Clock>,
 ) -> Result<Outcome, Error> {
     let Some(task) = caches.tasks.get(&key) else {
+        caches.observe(&key, std::iter::empty(), Duration::ZERO);
         return Ok(Outcome::Done);
     };
-    let plan = plan(&caches.view(&task), &task, clock.now());
+    let plan = plan(&caches.view(&task, clock.monotonic()), &task, clock.now());
     let meta = &task.metadata;
     let traceparent = meta.traceparent();
     let span = if plan.is_idle() {

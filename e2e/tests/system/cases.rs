@@ -1,5 +1,9 @@
 //! Failures of real users, each with its kind, against a whole `pandactl up`.
 
+#[path = "cases/absent.rs"]
+mod absent;
+#[path = "cases/api_access.rs"]
+mod api_access;
 #[path = "cases/conduct.rs"]
 mod conduct;
 #[path = "cases/folders.rs"]
@@ -12,6 +16,8 @@ mod manifests;
 mod odd_bytes;
 #[path = "cases/retries.rs"]
 mod retries;
+#[path = "cases/secrets.rs"]
+mod secrets;
 #[path = "cases/stdin.rs"]
 mod stdin;
 #[path = "cases/watches.rs"]

@@ -9,6 +9,7 @@ use panda_client::Api;
 use panda_client::params::ListParams;
 use panda_e2e::checker;
 use panda_e2e::cluster::Cluster;
+use panda_e2e::dice::{Dice, seed_or};
 use serde_json::json;
 
 use crate::support::{apply, ended, fake_agent};
@@ -16,36 +17,9 @@ use crate::support::{apply, ended, fake_agent};
 const TASKS: usize = 50;
 const KILLS: usize = 20;
 
-/// A small generator of our own: the seed is all there is to a schedule.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        // splitmix64, https://prng.di.unimi.it/splitmix64.c (public domain)
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the seed of a failure is given back through the environment"
-)]
-fn seed() -> u64 {
-    let seed = std::env::var("PANDA_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(20_261_130);
-    eprintln!("PANDA_SEED={seed}");
-    seed
-}
-
 #[tokio::test]
 async fn twenty_kills_during_fifty_tasks_lose_and_double_nothing() -> anyhow::Result<()> {
-    let mut dice = Dice(seed());
+    let mut dice = Dice::new(seed_or(20_261_130));
     let mut cluster = Cluster::start(&[]).await?;
     let durations = ["100ms", "300ms", "700ms", "1500ms"];
     for (i, duration) in durations.iter().enumerate() {

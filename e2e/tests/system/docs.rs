@@ -15,6 +15,8 @@ use crate::support::{apply, example_repository, root};
 
 /// Seconds after which a watch is stopped; the README's reader presses Ctrl-C.
 const WATCHED: u32 = 3;
+/// The example that brings its own processes.
+const TWO_DEVICES: &str = "two-devices/README.md";
 
 /// The `sh` blocks of a Markdown text, each line of which is to be run.
 fn script(markdown: &str) -> String {
@@ -139,14 +141,20 @@ async fn the_examples_work_as_written() -> anyhow::Result<()> {
     for entry in std::fs::read_dir(root().join("examples"))? {
         documents.push(entry?.path().join("README.md"));
     }
+    // It starts a control plane of its own.
+    documents.retain(|document| !document.ends_with(TWO_DEVICES));
     documents.sort();
     ensure!(documents.len() >= 3, "{documents:?}");
     for document in &documents {
-        run(&cluster, document, &[])?;
+        let said = run(&cluster, document, &[])?;
+        if document.ends_with("secrets/README.md") {
+            ensure!(said.contains("the token is [masked]"), "{said}");
+            ensure!(!said.contains("ghp_R7kTq2WmZx9LpV4c"), "{said}");
+        }
     }
     let tasks = cluster.ok(&["get", "tasks", "--no-headers"])?;
     let rows = tasks.lines().count();
-    ensure!(rows >= 7, "{tasks}");
+    ensure!(rows >= 8, "{tasks}");
     cluster.ok(&[
         "wait",
         "task",
@@ -154,6 +162,55 @@ async fn the_examples_work_as_written() -> anyhow::Result<()> {
         "--for=condition=Complete",
         "--timeout=60s",
     ])?;
+    Ok(())
+}
+
+#[test]
+fn the_example_of_two_devices_works_as_written_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let dir = tempfile::Builder::new().prefix("panda-e2e-").tempdir()?;
+    // Agents of a root device run as another user.
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let script = script(&read(&root().join("examples").join(TWO_DEVICES))?);
+    ensure!(script.contains(":7643"), "the port is another one: {script}");
+    let script = script.replace(":7643", &format!(":{free}"));
+    let said = std::fs::File::create(dir.path().join("said"))?;
+    let bin = panda_e2e::cluster::target()?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the PATH of the test is the PATH of the devices"
+    )]
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&old)))?;
+    let status = Command::new("sh")
+        .args(["-eu", "-c", &script])
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", dir.path())
+        .env("TMPDIR", dir.path())
+        .current_dir(root())
+        .stdin(std::process::Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said)
+        .status();
+    // Whatever became of it, its processes name the folder in their arguments.
+    let own: Vec<_> = panda_e2e::processes::naming(dir.path());
+    let ended = panda_e2e::processes::kill_naming(dir.path(), std::time::Duration::from_secs(10));
+    let said = read(&dir.path().join("said"))?;
+    ensure!(
+        status?.success(),
+        "it is not true any more:\n{script}\n--- said\n{said}"
+    );
+    ensure!(own.is_empty() && ended, "left: {own:?}\n{said}");
+    for words in [
+        "in-the-study  Succeeded  desk",
+        "in-the-attic  Succeeded  attic",
+        "device.panda.dev/attic drained",
+        "task.panda.dev/moved condition met\ndesk\n",
+        "device attic removed",
+    ] {
+        ensure!(said.contains(words), "no {words:?} in\n{said}");
+    }
     Ok(())
 }
 

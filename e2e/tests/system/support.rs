@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use panda_api::{Task, TaskPhase};
 use panda_client::Api;
-use panda_e2e::cluster::Cluster;
+use panda_e2e::cluster::{Cluster, PATIENCE};
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -87,9 +88,14 @@ pub(crate) fn fake_agent(name: &str, args: &[&str]) -> String {
 
 /// The task once it has ended (or waits for review).
 pub(crate) async fn ended(cluster: &Cluster, name: &str) -> anyhow::Result<Task> {
+    ended_within(cluster, name, PATIENCE).await
+}
+
+/// The same with a patience of its own.
+pub(crate) async fn ended_within(cluster: &Cluster, name: &str, patience: Duration) -> anyhow::Result<Task> {
     let api: Api<Task> = Api::namespaced(cluster.client()?, "default");
     cluster
-        .eventually(&format!("task {name} ends"), || async {
+        .within(patience, &format!("task {name} ends"), || async {
             let task = api.get(name).await.ok()?;
             let over = |phase: TaskPhase| phase.is_terminal() || phase == TaskPhase::Review;
             task.status.phase.is_some_and(over).then_some(task)

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use panda_client::config::Kubeconfig;
 use serde_json::Value;
 
 use crate::cli::Exit;
@@ -14,7 +15,7 @@ use crate::session::Session;
 /// Arguments of `config`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  pandactl config get-contexts\n  pandactl config use-context panda\n  pandactl config view"
+    after_help = "Examples:\n  pandactl config get-contexts\n  pandactl config use-context panda\n  pandactl config set-context --current --namespace web\n  pandactl config view"
 )]
 pub struct ConfigArgs {
     /// What to do.
@@ -37,6 +38,33 @@ pub enum What {
     UseContext {
         /// Its name
         name: String,
+    },
+    /// Make a context, or change one: what is not given stays
+    SetContext {
+        /// Its name
+        #[arg(required_unless_present = "current", conflicts_with = "current")]
+        name: Option<String>,
+        /// The current one
+        #[arg(long)]
+        current: bool,
+        /// Name of the cluster in the kubeconfig
+        #[arg(long)]
+        cluster: Option<String>,
+        /// Name of the user in the kubeconfig
+        #[arg(long)]
+        user: Option<String>,
+    },
+    /// Remove a context
+    DeleteContext {
+        /// Its name
+        name: String,
+    },
+    /// Give a context another name
+    RenameContext {
+        /// Its name
+        name: String,
+        /// The name it gets
+        new: String,
     },
     /// List the contexts
     GetContexts {
@@ -66,17 +94,49 @@ pub(crate) fn run(args: ConfigArgs, session: &mut Session<'_>) -> Result<Exit> {
                 let line = format!("{}\n", text::line(name));
                 session.out(line)?;
             }
-            None => {
-                return Err(Error::config("no current context is set")
-                    .hint("choose one with `pandactl config use-context NAME`"));
-            }
+            None => return Err(no_current()),
         },
         What::UseContext { name } => {
             config.set_current_context(&name)?;
-            let path = session.config_path()?;
-            replace(&path, config.to_yaml()?.as_bytes())
-                .map_err(|error| Error::file("write", &path, &error))?;
+            save(&config, session)?;
             session.out(format!("Switched to context \"{}\".\n", text::line(&name)))?;
+        }
+        What::SetContext {
+            name,
+            cluster,
+            user,
+            current: _,
+        } => {
+            let name = name.or_else(|| config.current_context().map(str::to_owned));
+            let name = name.ok_or_else(no_current)?;
+            let old = config
+                .contexts()?
+                .into_iter()
+                .find(|context| context.name == name);
+            let done = if old.is_some() { "modified" } else { "created" };
+            let mut context = old.unwrap_or_default();
+            context.name.clone_from(&name);
+            context.cluster = cluster.unwrap_or(context.cluster);
+            context.user = user.unwrap_or(context.user);
+            context.namespace = session.global.namespace.clone().or(context.namespace);
+            if context.cluster.is_empty() {
+                return Err(Error::user("which cluster is the context of?")
+                    .hint("name one of the kubeconfig with --cluster"));
+            }
+            config.set_context(&context);
+            save(&config, session)?;
+            session.out(format!("Context \"{}\" {done}.\n", text::line(&name)))?;
+        }
+        What::DeleteContext { name } => {
+            config.remove_context(&name)?;
+            save(&config, session)?;
+            session.out(format!("Deleted context \"{}\".\n", text::line(&name)))?;
+        }
+        What::RenameContext { name, new } => {
+            config.rename_context(&name, &new)?;
+            save(&config, session)?;
+            let (name, new) = (text::line(&name), text::line(&new));
+            session.out(format!("Context \"{name}\" renamed to \"{new}\".\n"))?;
         }
         What::GetContexts { output, no_headers } => {
             let names = output.is_some();
@@ -106,6 +166,15 @@ pub(crate) fn run(args: ConfigArgs, session: &mut Session<'_>) -> Result<Exit> {
         }
     }
     Ok(0)
+}
+
+fn no_current() -> Error {
+    Error::config("no current context is set").hint("choose one with `pandactl config use-context NAME`")
+}
+
+fn save(config: &Kubeconfig, session: &Session<'_>) -> Result<()> {
+    let path = session.config_path()?;
+    replace(&path, config.to_yaml()?.as_bytes()).map_err(|error| Error::file("write", &path, &error))
 }
 
 fn redact(value: &mut Value) {

@@ -1,5 +1,6 @@
 //! `pandactl create`: objects out of flags.
 
+mod account;
 mod task;
 
 use panda_client::params::{FieldValidation, WriteParams};
@@ -31,6 +32,11 @@ pub enum Create {
     /// Make a secret
     #[command(subcommand)]
     Secret(Secret),
+    /// Make an account for a program
+    #[command(alias = "sa")]
+    Serviceaccount(account::AccountArgs),
+    /// Make a token of an account
+    Token(account::TokenArgs),
 }
 
 /// Secrets.
@@ -66,6 +72,7 @@ pub struct NamespaceArgs {
 #[command(after_help = "Examples:
   pandactl create secret generic gh --from-literal=token=ghp_…
   pandactl create secret generic gh --from-file=token=./token.txt
+  pandactl create secret generic gh --from-env-file=./tokens.env
   pandactl create configmap style --from-file=guide.md")]
 pub struct LiteralArgs {
     /// Its name
@@ -76,6 +83,9 @@ pub struct LiteralArgs {
     /// A value out of a file; the key is the file's name if none is given
     #[arg(long, value_name = "[KEY=]FILE")]
     pub from_file: Vec<String>,
+    /// Values out of a file with a KEY=VALUE in each line; empty lines and lines that begin with # do not count
+    #[arg(long, value_name = "FILE")]
+    pub from_env_file: Vec<String>,
     #[command(flatten)]
     making: Making,
 }
@@ -137,6 +147,8 @@ impl Making {
 pub(crate) async fn run(args: CreateArgs, session: &mut Session<'_>) -> Result<Exit> {
     match args.what {
         Create::Task(args) => task::run(*args, session).await,
+        Create::Serviceaccount(args) => account::account(args, session).await,
+        Create::Token(args) => account::token(args, session).await,
         Create::Namespace(args) => {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": args.name}});
             args.making.make(object, session).await?;
@@ -178,6 +190,16 @@ fn metadata(name: &str, session: &mut Session<'_>) -> Result<Value> {
 /// Largest file of a value: objects are no larger.
 const MAX_VALUE: u64 = 1 << 20;
 
+fn content(path: &str, session: &Session<'_>) -> Result<Vec<u8>> {
+    let full = session.io.env.cwd.join(path);
+    let fail = |error: std::io::Error| Error::file("read", std::path::Path::new(path), &error);
+    if std::fs::metadata(&full).map_err(fail)?.len() > MAX_VALUE {
+        return Err(Error::user(format!("{path} is larger than {MAX_VALUE} bytes"))
+            .hint("large content belongs into files of the workspace"));
+    }
+    std::fs::read(&full).map_err(fail)
+}
+
 fn values(args: &LiteralArgs, session: &Session<'_>) -> Result<Vec<(String, Vec<u8>)>> {
     let mut all: Vec<(String, Vec<u8>)> = Vec::new();
     for literal in &args.from_literal {
@@ -194,13 +216,28 @@ fn values(args: &LiteralArgs, session: &Session<'_>) -> Result<Vec<(String, Vec<
             Some((key, path)) => (key.to_owned(), path),
             None => (file.rsplit('/').next().unwrap_or(file).to_owned(), file.as_str()),
         };
-        let full = session.io.env.cwd.join(path);
-        let fail = |error: std::io::Error| Error::file("read", std::path::Path::new(path), &error);
-        if std::fs::metadata(&full).map_err(fail)?.len() > MAX_VALUE {
-            return Err(Error::user(format!("{path} is larger than {MAX_VALUE} bytes"))
-                .hint("large content belongs into files of the workspace"));
+        all.push((key, content(path, session)?));
+    }
+    for path in &args.from_env_file {
+        let bytes = content(path, session)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| {
+            Error::user(format!("{path} is not text")).hint("use --from-file for a value that is none")
+        })?;
+        for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+            let line = line.trim_start();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            // The line may hold a secret: it is not repeated.
+            let (key, value) = line
+                .split_once('=')
+                .filter(|(key, _)| !key.is_empty())
+                .ok_or_else(|| {
+                    Error::user(format!("{path}:{}: want KEY=VALUE", number + 1))
+                        .hint("every line sets one key, without quotes")
+                })?;
+            all.push((key.to_owned(), value.as_bytes().to_vec()));
         }
-        all.push((key, std::fs::read(&full).map_err(fail)?));
     }
     for (at, (key, _)) in all.iter().enumerate() {
         if all[..at].iter().any(|(before, _)| before == key) {

@@ -1,12 +1,16 @@
 //! `pandactl delete`.
 
+mod held;
+
 use std::time::Duration;
 
+use panda_api::{Resource, Task};
 use panda_client::params::{DeleteParams, ListParams, Preconditions, Propagation};
 use panda_client::{ApiResource, DynamicApi};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::held::Deleted;
 use crate::apply::input;
 use crate::args;
 use crate::cli::Exit;
@@ -70,6 +74,11 @@ pub struct DeleteArgs {
     pub output: Option<String>,
 }
 
+/// After so long people are told what is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How long what its device holds is waited for when no time was given.
+const DEVICE: Duration = Duration::from_secs(900);
+
 struct Doomed {
     api: DynamicApi,
     resource: ApiResource,
@@ -86,7 +95,7 @@ pub(crate) async fn run(args: DeleteArgs, session: &mut Session<'_>) -> Result<E
     let mut waiting = Vec::new();
     for object in doomed {
         match delete(&args, &object, session).await {
-            Ok(Some(uid)) => waiting.push((object, uid)),
+            Ok(Some(deleted)) => waiting.push((object, deleted)),
             Ok(None) => {}
             Err(error) => {
                 if let Some(before) = failed.replace(error) {
@@ -100,9 +109,16 @@ pub(crate) async fn run(args: DeleteArgs, session: &mut Session<'_>) -> Result<E
         let deadline = Some(args.timeout)
             .filter(|timeout| !timeout.is_zero())
             .map(|timeout| Instant::now() + timeout);
-        for (object, uid) in waiting {
-            gone(&object, &uid, deadline).await?;
+        let mut tasks = Vec::new();
+        for (object, deleted) in waiting {
+            gone(&object, &deleted.uid, deadline, session).await?;
+            if (object.resource.group.as_str(), object.resource.plural.as_str())
+                == (Task::GROUP, Task::PLURAL)
+            {
+                tasks.push(deleted);
+            }
         }
+        held::wait(&tasks, deadline, session).await?;
     }
     failed.map_or(Ok(0), Err)
 }
@@ -197,15 +213,16 @@ async fn from_files(args: &DeleteArgs, session: &mut Session<'_>) -> Result<Vec<
         .collect())
 }
 
-/// Deletes an object. Its uid, when it may take a while to go.
-async fn delete(args: &DeleteArgs, object: &Doomed, session: &mut Session<'_>) -> Result<Option<String>> {
+/// Deletes an object. Which one it was, when it may take a while to go.
+async fn delete(args: &DeleteArgs, object: &Doomed, session: &mut Session<'_>) -> Result<Option<Deleted>> {
     let dry_run = args.dry_run.as_deref().filter(|place| *place != "none");
     let live = match object.api.get(&object.name).await {
         Ok(live) => live,
         Err(error) if error.is_not_found() && args.ignore_not_found => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let uid = live["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let meta = |field: &str| live["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let uid = meta("uid");
     if dry_run != Some("client") {
         let grace = if args.force { Some(0) } else { args.grace_period };
         let params = DeleteParams {
@@ -243,16 +260,34 @@ async fn delete(args: &DeleteArgs, object: &Doomed, session: &mut Session<'_>) -
         )
     };
     session.out(line)?;
-    Ok(Some(uid).filter(|_| dry_run.is_none()))
+    let namespace = meta("namespace");
+    Ok(dry_run.is_none().then_some(Deleted { namespace, uid }))
 }
 
 /// Waits until the object with this uid is gone.
-async fn gone(object: &Doomed, uid: &str, deadline: Option<Instant>) -> Result<()> {
+async fn gone(
+    object: &Doomed,
+    uid: &str,
+    mut deadline: Option<Instant>,
+    session: &mut Session<'_>,
+) -> Result<()> {
     let mut check = |live: Option<&Value>| {
         Ok(live
             .is_none_or(|live| live["metadata"]["uid"].as_str() != Some(uid))
             .then_some(()))
     };
+    let quiet = Instant::now() + SILENCE;
+    if deadline.is_none_or(|deadline| deadline > quiet) {
+        match follow::until(&object.api, &object.name, Some(quiet), &mut check).await? {
+            Ended::Met(()) => return Ok(()),
+            Ended::TimedOut(live) => {
+                if let Some(note) = live.and_then(|live| held::note(&live)) {
+                    session.note(&note);
+                    deadline.get_or_insert_with(|| Instant::now() + DEVICE);
+                }
+            }
+        }
+    }
     match follow::until(&object.api, &object.name, deadline, &mut check).await? {
         Ended::Met(()) => Ok(()),
         Ended::TimedOut(live) => {

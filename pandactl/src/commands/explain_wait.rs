@@ -1,13 +1,14 @@
 //! `pandactl explain-wait`: why a task does not go on, and what would help.
 
-use panda_api::{RefusalReason, Task, TaskPhase};
+use std::collections::BTreeMap;
+
+use panda_api::{Refusal, RefusalReason, Task, TaskPhase};
 use panda_client::Api;
 
 use crate::args;
 use crate::cli::Exit;
 use crate::error::Result;
 use crate::follow::task::outcome;
-use crate::output::table::align;
 use crate::output::text;
 use crate::session::Session;
 
@@ -35,7 +36,14 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
     let name = text::line(&task.metadata.name);
     let mut out = String::new();
     if let Some(outcome) = outcome(task) {
-        return format!("task/{name} does not wait: it {}.\n", outcome.word());
+        out.push_str(&format!("task/{name} does not wait: it {}.\n", outcome.word()));
+        if let Some(failure) = &status.failure {
+            out.push_str(&text::wrap(&failure.message, 2));
+            if let Some(reason) = failure.refusal {
+                out.push_str(&text::wrap(&format!("What helps: {}.", remedy(reason)), 2));
+            }
+        }
+        return out;
     }
     match status.phase {
         None | Some(TaskPhase::Pending) if status.next_attempt_time.is_some() => {
@@ -54,7 +62,7 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
                     "task/{name} waits for a device; none has refused it so far.\n"
                 ));
             } else {
-                out.push_str(&format!("task/{name} waits for a device:\n\n"));
+                out.push_str(&format!("task/{name} waits for a device.\n"));
             }
         }
         Some(TaskPhase::Paused) => out.push_str(&format!(
@@ -70,46 +78,81 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
             "It is suspended; `pandactl resume task/{name}` lets it go on.\n"
         ));
     }
-    if !status.unschedulable.is_empty() {
-        let mut rows = vec![["DEVICE", "REASON", "SINCE", "WHY"].map(str::to_owned).to_vec()];
-        for refusal in &status.unschedulable {
-            let device = if refusal.device.is_empty() {
-                "(any)"
-            } else {
-                &refusal.device
-            };
-            let since = refusal
-                .since
-                .as_ref()
-                .map_or_else(String::new, |since| age(since.0, now));
-            rows.push(vec![
-                text::line(device),
-                format!("{:?}", refusal.reason),
-                since,
-                text::line(&refusal.message),
-            ]);
-        }
-        out.push_str(&align(&rows));
-        out.push('\n');
-        let mut reasons: Vec<RefusalReason> = status
-            .unschedulable
-            .iter()
-            .map(|refusal| refusal.reason)
-            .collect();
-        reasons.sort();
-        reasons.dedup();
-        for reason in reasons {
-            out.push_str(&format!("{reason:?}: {}\n", remedy(reason)));
-        }
-    }
+    refusals(&mut out, &status.unschedulable, now);
     if let Some(failure) = &status.failure {
-        out.push_str(&format!(
-            "The last attempt failed: {:?}: {}\n",
-            failure.reason,
-            text::line(&failure.message)
-        ));
+        let words = format!(
+            "The last attempt failed: {:?}: {}",
+            failure.reason, failure.message
+        );
+        out.push_str(&text::wrap(&words, 0));
     }
     out
+}
+
+/// Most devices that are named for one message.
+const NAMED: usize = 8;
+
+/// How many devices stand for a refusal: the last of a status that was cut says how many were left out.
+fn left_out(refusal: &Refusal) -> Option<usize> {
+    let count = refusal
+        .message
+        .strip_prefix("and ")?
+        .strip_suffix(" devices more")?;
+    refusal.device.is_empty().then(|| count.parse().ok())?
+}
+
+/// First how many devices give which reason, then each reason with its devices and a remedy, the rarest first: it tells
+/// most.
+fn refusals(out: &mut String, all: &[Refusal], now: jiff::Timestamp) {
+    if all.is_empty() {
+        return;
+    }
+    let unlisted: usize = all.iter().filter_map(left_out).sum();
+    let mut reasons: BTreeMap<RefusalReason, Vec<&Refusal>> = BTreeMap::new();
+    for refusal in all.iter().filter(|refusal| left_out(refusal).is_none()) {
+        reasons.entry(refusal.reason).or_default().push(refusal);
+    }
+    let mut reasons: Vec<(RefusalReason, Vec<&Refusal>)> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(reason, refusals)| (refusals.len(), *reason));
+    let devices = unlisted + all.iter().filter(|refusal| !refusal.device.is_empty()).count();
+    if devices > 1 {
+        let counts: Vec<String> = reasons
+            .iter()
+            .rev()
+            .map(|(reason, refusals)| format!("{} {reason:?}", refusals.len()))
+            .chain((unlisted > 0).then(|| format!("{unlisted} not listed")))
+            .collect();
+        let words = format!("None of {devices} devices can take it: {}.", counts.join(", "));
+        out.push_str(&text::wrap(&words, 0));
+    }
+    for (reason, refusals) in reasons {
+        let since = refusals.iter().filter_map(|refusal| refusal.since.as_ref()).min();
+        let since = since.map_or_else(String::new, |since| format!(", for {}", age(since.0, now)));
+        out.push_str(&format!("\n{reason:?}{since}\n"));
+        let mut messages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for refusal in refusals {
+            messages
+                .entry(&refusal.message)
+                .or_default()
+                .push(&refusal.device);
+        }
+        for (message, devices) in messages {
+            out.push_str(&text::wrap(&format!("{}{message}", named(&devices)), 2));
+        }
+        out.push_str(&text::wrap(&format!("What helps: {}.", remedy(reason)), 2));
+    }
+    out.push('\n');
+}
+
+/// Names of devices, to stand before what they say.
+fn named(devices: &[&str]) -> String {
+    let names: Vec<&str> = devices.iter().copied().filter(|name| !name.is_empty()).collect();
+    let shown = names[..names.len().min(NAMED)].join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 if shown.is_empty() => String::new(),
+        0 => format!("{shown}: "),
+        more => format!("{shown} and {more} more: "),
+    }
 }
 
 /// How long ago.
@@ -153,7 +196,8 @@ const fn remedy(reason: RefusalReason) -> &'static str {
             "work below a folder that the device allows, or allow more there (`pandactl up --workspace-root DIR`)"
         }
         RefusalReason::RepositoryAbsent => {
-            "the repository is not on the device: give a URL, or run on the device that has it"
+            "check the spelling of spec.workspace.git, put the repository on the device, or give a URL; a device that \
+             lacks it is asked again after 5 minutes, and at once by `pandactl retry task/NAME`"
         }
         RefusalReason::DiskPressure => "free space on the device",
     }
@@ -183,10 +227,59 @@ mod tests {
                 && text.contains("pandactl get agents"),
             "{text}"
         );
+        assert!(!text.contains("None of"), "one device needs no summary: {text}");
         task.status.phase = Some(TaskPhase::Succeeded);
         assert_eq!(
             explain(&task, jiff::Timestamp::UNIX_EPOCH),
             "task/x does not wait: it succeeded.\n"
         );
+    }
+    #[test]
+    fn a_hundred_devices_are_summed_up_first_and_fit_eighty_columns() {
+        let mut task = Task::default();
+        task.metadata.name = "x".into();
+        task.status.phase = Some(TaskPhase::Queued);
+        let refusal = |device: String, reason, message: &str| Refusal {
+            device,
+            reason,
+            message: message.into(),
+            since: None,
+        };
+        let slots = "it takes 2 runs at a time";
+        task.status.unschedulable = (0..63)
+            .map(|n| match n {
+                0 => refusal(
+                    "desk".into(),
+                    RefusalReason::RepositoryAbsent,
+                    "there is no repository at /home/u/wbe",
+                ),
+                1..20 => refusal(format!("desk{n}"), RefusalReason::NoFreeSlot, slots),
+                _ => refusal(
+                    format!("laptop-of-somebody-{n}"),
+                    RefusalReason::DeviceNotReady,
+                    "its heartbeat has stopped; is its agentlet running and connected?",
+                ),
+            })
+            .chain([refusal(
+                String::new(),
+                RefusalReason::DeviceNotReady,
+                "and 37 devices more",
+            )])
+            .collect();
+        let text = explain(&task, jiff::Timestamp::UNIX_EPOCH);
+        for row in text.lines() {
+            assert!(text::width(row) <= 80, "{row}");
+        }
+        let mut rows = text.lines();
+        assert_eq!(rows.next(), Some("task/x waits for a device."));
+        let summary = "None of 100 devices can take it: 43 DeviceNotReady, 19 NoFreeSlot, 1";
+        assert_eq!(rows.next(), Some(summary));
+        assert_eq!(rows.next(), Some("RepositoryAbsent, 37 not listed."));
+        assert!(
+            text.contains("\n\nRepositoryAbsent\n  desk: there is no repository at"),
+            "{text}"
+        );
+        assert!(text.contains("and 11 more: it"), "{text}");
+        assert!(text.lines().count() < 30, "{text}");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::args;
 use crate::cli::Exit;
 use crate::error::{Error, Result};
+use crate::output::text;
 use crate::session::{Session, object_name};
 
 /// Arguments of `label`.
@@ -14,7 +15,8 @@ use crate::session::{Session, object_name};
 #[command(after_help = "Examples:
   pandactl label task/fix-login team=web
   pandactl label task fix-login team- --overwrite
-  pandactl label device laptop gpu=yes")]
+  pandactl label device laptop gpu=yes
+  pandactl label task fix-login --list")]
 pub struct LabelArgs {
     #[command(flatten)]
     common: Common,
@@ -44,6 +46,9 @@ struct Common {
     /// All objects of the kind in the namespace
     #[arg(long)]
     all: bool,
+    /// Show what there is, and change nothing
+    #[arg(long, conflicts_with = "overwrite")]
+    list: bool,
 }
 
 pub(crate) async fn label(args: LabelArgs, session: &mut Session<'_>) -> Result<Exit> {
@@ -55,6 +60,9 @@ pub(crate) async fn annotate(args: AnnotateArgs, session: &mut Session<'_>) -> R
 }
 
 async fn change(common: Common, field: &str, done: &str, session: &mut Session<'_>) -> Result<Exit> {
+    if common.list {
+        return list(&common, field, session).await;
+    }
     let (words, changes) = split(&common.words, field)?;
     let mut failed: Option<Error> = None;
     for (api, resource, name) in objects(&common, &words, session).await? {
@@ -70,6 +78,23 @@ async fn change(common: Common, field: &str, done: &str, session: &mut Session<'
     }
     session.io.flush()?;
     failed.map_or(Ok(0), Err)
+}
+
+/// Shows them, one a line; with several objects, under the name of each.
+async fn list(common: &Common, field: &str, session: &mut Session<'_>) -> Result<Exit> {
+    let found = objects(common, &common.words, session).await?;
+    for (api, resource, name) in &found {
+        let object = api.get(name).await?;
+        if found.len() > 1 {
+            session.out(format!("{}:\n", object_name(resource, name)))?;
+        }
+        let pairs = object["metadata"][field].as_object();
+        for (key, value) in pairs.into_iter().flatten() {
+            let line = text::line(&format!("{key}={}", value.as_str().unwrap_or_default()));
+            session.out(format!("{line}\n"))?;
+        }
+    }
+    Ok(0)
 }
 
 /// Objects come first, changes after them.

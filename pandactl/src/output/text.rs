@@ -50,6 +50,49 @@ pub fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
+/// Columns of prose: what every terminal has.
+const PROSE: usize = 80;
+
+/// Longest command in backquotes that is kept on one line.
+const COMMAND: usize = 60;
+
+/// Prose in lines of at most 80 columns, indented. An empty line divides paragraphs. Commands in backquotes, and words
+/// that are longer than a line, stay whole, so that they can be copied.
+#[must_use]
+pub fn wrap(words: &str, indent: usize) -> String {
+    let pad = " ".repeat(indent);
+    let mut out = String::new();
+    for block in words.split("\n\n") {
+        let mut row = String::new();
+        let mut word = String::new();
+        for part in block.split_whitespace() {
+            if !word.is_empty() {
+                word.push(' ');
+            }
+            word.push_str(&line(part));
+            if word.matches('`').count() % 2 == 1 && width(&word) < COMMAND {
+                continue;
+            }
+            if !row.is_empty() && indent + width(&row) + 1 + width(&word) > PROSE {
+                let _: std::fmt::Result = writeln!(out, "{pad}{row}");
+                row.clear();
+            }
+            if !row.is_empty() {
+                row.push(' ');
+            }
+            row.push_str(&std::mem::take(&mut word));
+        }
+        if !word.is_empty() {
+            let gap = if row.is_empty() { "" } else { " " };
+            row = format!("{row}{gap}{word}");
+        }
+        if !row.is_empty() {
+            let _: std::fmt::Result = writeln!(out, "{pad}{row}");
+        }
+    }
+    out
+}
+
 /// Cuts a text to `columns`, with an ellipsis when something is missing.
 #[must_use]
 pub fn fit(text: &str, columns: usize) -> String {
@@ -244,6 +287,25 @@ mod tests {
             "a\\x1b[2Jb c\\x07\\u{202e}d"
         );
         assert_eq!(lines("a\r\nb\tc\u{9b}31m"), "a\nb\tc\\x9b31m");
+    }
+
+    #[test]
+    fn prose_is_wrapped_at_eighty_columns_and_long_words_stay_whole() {
+        let long = "x".repeat(100);
+        let text = wrap(&format!("{} {long}\n\nend", "日本 word ".repeat(30)), 4);
+        for row in text.lines() {
+            assert!(width(row) <= 80 || row.trim() == long, "{row}");
+        }
+        assert!(text.ends_with("\n    end\n"), "{text}");
+        let command = "`pandactl get agents -o wide`";
+        for before in 0..80 {
+            let text = wrap(&format!("{} {command}, and then", "x ".repeat(before)), 0);
+            assert!(
+                text.contains(command) && text.lines().all(|row| width(row) <= 80),
+                "{text}"
+            );
+        }
+        assert_eq!(wrap("one ` left", 0), "one ` left\n");
     }
 
     #[test]

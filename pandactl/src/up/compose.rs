@@ -12,18 +12,13 @@ use panda_agentlet::Shutdown;
 use panda_agentlet::boot::SystemBoot;
 use panda_api::meta::{Clock, IdSource, ObjectMeta, RandomIds, SystemClock};
 use panda_api::{Device, OwnerConfig};
-use panda_apiserver::agentlet::{self as agentlet_service, Agentlets};
-use panda_apiserver::pki::{Identity as Certificate, Pki, Subject};
-use panda_apiserver::{Config as ServerConfig, Server};
-use panda_client::config::Identity;
+use panda_apiserver::Config as ServerConfig;
+use panda_apiserver::control_plane::ControlPlane;
+use panda_apiserver::pki::Subject;
 use panda_client::connector::TlsConnector;
 use panda_client::params::WriteParams;
 use panda_client::{Api, Client, Config as ClientConfig, Options};
 use panda_controllers::Manager;
-use panda_store::blob::{self, BlobStore};
-use panda_store::{Cacher, Sqlite, Store, cacher, sqlite};
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,8 +26,6 @@ use super::Error;
 
 /// How long a stopping process waits for its runs to end and be reported.
 const STOP_RUNS: Duration = Duration::from_secs(30);
-/// How long the server may take to answer for the first time.
-const READY: Duration = Duration::from_secs(30);
 
 /// What a one-process control plane is told; nothing is read from the environment here.
 #[derive(Clone, Debug)]
@@ -76,13 +69,11 @@ pub struct Up {
     pub config: ClientConfig,
     /// A client as administrator.
     pub client: Client,
+    plane: ControlPlane,
     devices: CancellationToken,
-    rest: CancellationToken,
+    controllers: CancellationToken,
     device_tasks: TaskTracker,
     tasks: TaskTracker,
-    storage: CancellationToken,
-    storage_tasks: TaskTracker,
-    store: Arc<Sqlite>,
 }
 
 /// Starts everything and waits until it is ready.
@@ -92,158 +83,36 @@ pub struct Up {
 pub async fn start(settings: Settings) -> Result<Up, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let ids: Arc<dyn IdSource> = Arc::new(RandomIds);
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .map_err(|source| Error::Listen {
-            address: settings.listen,
-            source,
-        })?;
-    let address = listener.local_addr().map_err(|source| Error::Listen {
-        address: settings.listen,
-        source,
-    })?;
-
-    let sqlite = sqlite::Config::new(settings.data_dir.join("store"));
-    let store = Arc::new(Sqlite::open(&sqlite, &ids.uuid().to_string())?);
-    let (cache, feed) = Cacher::build(Arc::clone(&store), cacher::Config::default());
-    let (storage, storage_tasks) = (CancellationToken::new(), TaskTracker::new());
-    storage_tasks.spawn(feed.run(storage.clone()));
-    let cache: Arc<dyn Store> = Arc::new(cache);
-    let blobs: Arc<dyn BlobStore> = Arc::new(blob::Files::open(&blob::Config::new(
-        settings.data_dir.join("blobs"),
-    ))?);
-
-    let metrics = panda_apiserver::SharedRegistry::default();
-    let mut server_config = ServerConfig::new(settings.data_dir.clone());
-    server_config.listen = address;
-    let deps = panda_apiserver::Deps {
-        store: Arc::clone(&cache),
-        clock: Arc::clone(&clock),
-        ids: Arc::clone(&ids),
-        metrics: metrics.clone(),
-    };
-    let server = Server::build(server_config, deps)?;
-    let pki = server.pki();
-    let agentlets = Agentlets::build(
-        agentlet_service::Deps {
-            store: cache,
-            blobs,
-            clock: Arc::clone(&clock),
-            ids: Arc::clone(&ids),
-        },
-        &metrics,
-    );
-    let server = server.with_routes(agentlets.routes());
-
-    let (rest, tasks) = (CancellationToken::new(), TaskTracker::new());
-    tasks.spawn(agentlets.run(rest.clone()));
-    let stop = rest.clone();
-    let (failed, failure) = oneshot::channel();
-    tasks.spawn(async move {
-        if let Err(error) = server.run(listener, stop).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "the API server ended");
-            // Somebody listens only while the server comes up.
-            let _: Result<(), _> = failed.send(error);
-        }
-    });
-
-    let admin = pki.client("admin", &Subject::admin())?;
-    let config = client_config(address, &pki, &admin)?;
-    let client = Client::connect(&config, Options::default())?;
+    let mut server = ServerConfig::new(settings.data_dir.clone());
+    server.listen = settings.listen;
+    let plane = ControlPlane::start(server, Arc::clone(&clock), Arc::clone(&ids)).await?;
     let up = Up {
-        config,
-        client,
+        config: plane.config_for("admin", &Subject::admin())?,
+        client: plane.admin().clone(),
+        plane,
         devices: CancellationToken::new(),
-        rest,
+        controllers: CancellationToken::new(),
         device_tasks: TaskTracker::new(),
-        tasks,
-        storage,
-        storage_tasks,
-        store,
+        tasks: TaskTracker::new(),
     };
-    tokio::select! {
-        ready = up.ready() => ready?,
-        Ok(error) = failure => {
-            up.stop().await;
-            return Err(error.into());
-        }
-    }
-    up.start_controllers(address, &pki, &clock, &ids)?;
+    up.start_controllers(&clock, &ids)?;
     if settings.agentlet {
-        up.start_agentlet(settings, address, &pki, clock, ids).await?;
+        up.start_agentlet(settings, clock, ids).await?;
     }
     Ok(up)
 }
 
-fn client_config(address: SocketAddr, pki: &Pki, identity: &Certificate) -> Result<ClientConfig, Error> {
-    // A wildcard address is no address to dial.
-    let host = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
-            SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], v6.port()))
-        }
-        address => address,
-    };
-    Ok(ClientConfig {
-        server: server(host)?,
-        ca: pki.ca_certificate_pem().as_bytes().to_vec(),
-        tls_server_name: None,
-        identity: Identity::ClientCert {
-            cert: identity.certificate_pem.clone().into_bytes(),
-            key: identity.key_pem.clone().into_bytes(),
-        },
-        namespace: "default".into(),
-    })
-}
-
-fn server(host: SocketAddr) -> Result<http::Uri, Error> {
-    http::Uri::builder()
-        .scheme("https")
-        .authority(host.to_string())
-        .path_and_query("/")
-        .build()
-        .map_err(|_| {
-            let source = std::io::Error::from(std::io::ErrorKind::InvalidInput);
-            Error::Listen {
-                address: host,
-                source,
-            }
-        })
-}
-
 impl Up {
-    async fn ready(&self) -> Result<(), Error> {
-        let deadline = tokio::time::Instant::now() + READY;
-        loop {
-            match self.client.get_text("/readyz").await {
-                Ok(_) => return Ok(()),
-                Err(error) if tokio::time::Instant::now() > deadline => {
-                    return Err(Error::NotReady {
-                        after: READY,
-                        source: error,
-                    });
-                }
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
-    }
-
-    fn start_controllers(
-        &self,
-        address: SocketAddr,
-        pki: &Pki,
-        clock: &Arc<dyn Clock>,
-        ids: &Arc<dyn IdSource>,
-    ) -> Result<(), Error> {
-        let identity = pki.client("controllers", &Subject::controllers())?;
-        let client = Client::connect(&client_config(address, pki, &identity)?, Options::default())?;
+    fn start_controllers(&self, clock: &Arc<dyn Clock>, ids: &Arc<dyn IdSource>) -> Result<(), Error> {
+        let config = self.plane.config_for("controllers", &Subject::controllers())?;
+        let client = Client::connect(&config, Options::default())?;
         let manager = Manager::build(
             client,
             Arc::clone(clock),
             Arc::clone(ids),
             panda_controllers::manager::Config::default(),
         );
-        let stop = self.rest.clone();
+        let stop = self.controllers.clone();
         self.tasks.spawn(async move { manager.run(stop).await });
         Ok(())
     }
@@ -251,14 +120,12 @@ impl Up {
     async fn start_agentlet(
         &self,
         settings: Settings,
-        address: SocketAddr,
-        pki: &Pki,
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<(), Error> {
         let device = register(&self.client, &settings.device_name).await?;
         let uid = device.metadata.uid;
-        let identity = pki.client(
+        let connection = self.plane.config_for(
             &format!("device-{uid}"),
             &Subject::device(&settings.device_name, &uid),
         )?;
@@ -279,7 +146,8 @@ impl Up {
         };
         config.git = settings.git;
         config.agent_uid = settings.agent_uid;
-        let connection = client_config(address, pki, &identity)?;
+        config.servers = vec![connection.server.to_string()];
+        config.ca_pem = String::from_utf8_lossy(&connection.ca).into_owned();
         let connector = TlsConnector::http2(&connection, Duration::from_secs(10))?;
         let boot = SystemBoot::read().map_err(|source| Error::Path {
             path: "/proc".into(),
@@ -307,13 +175,10 @@ impl Up {
         self.devices.cancel();
         self.device_tasks.close();
         self.device_tasks.wait().await;
-        self.rest.cancel();
+        self.controllers.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.storage.cancel();
-        self.storage_tasks.close();
-        self.storage_tasks.wait().await;
-        self.store.shutdown().await;
+        self.plane.stop().await;
     }
 }
 

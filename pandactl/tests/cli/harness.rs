@@ -62,8 +62,10 @@ impl Cluster {
             blobs: Arc::clone(&blobs),
             clock,
             ids,
+            registry: registry.clone(),
+            run_tokens: server.run_tokens(),
         };
-        let server = server.with_routes(Agentlets::build(deps, &metrics).routes());
+        let server = server.with_routes(Agentlets::build(&Default::default(), deps, &metrics).routes());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());

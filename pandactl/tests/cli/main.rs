@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod apply;
+mod change;
 mod get;
 mod harness;
 mod help;

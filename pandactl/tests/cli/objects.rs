@@ -122,6 +122,7 @@ async fn labels_are_not_replaced_unasked() {
         cluster.ok(&["label", "task", "x", "a=1"]).await,
         "task.panda.dev/x labeled\n"
     );
+    assert_eq!(cluster.ok(&["label", "task/x", "--list"]).await, "a=1\n");
     cluster.run(&["label", "task/x", "a=2"]).await.fails();
     cluster.ok(&["label", "task/x", "a=2", "--overwrite"]).await;
     cluster.ok(&["annotate", "task/x", "example.com/n=3"]).await;
@@ -191,6 +192,22 @@ async fn small_objects_are_made_from_flags() {
             .await,
         "be kind"
     );
+    cluster.file("tokens.env", "# mine\n\nA=1=2\n  B=\n");
+    cluster
+        .ok(&["create", "secret", "generic", "e", "--from-env-file=tokens.env"])
+        .await;
+    assert_eq!(
+        cluster
+            .ok(&["get", "secret", "e", "-o", "jsonpath={.data.A}|{.data.B}|"])
+            .await,
+        "MT0y||"
+    );
+    cluster.file("bad.env", "A=1\nhunter2\n");
+    let err = cluster
+        .run(&["create", "secret", "generic", "f", "--from-env-file=bad.env"])
+        .await
+        .fails();
+    assert!(err.contains("bad.env:2") && !err.contains("hunter2"), "{err}");
     let err = cluster
         .run(&["create", "secret", "generic", "t", "--from-literal=hunter2"])
         .await
@@ -215,6 +232,35 @@ async fn the_configuration_is_shown_without_secrets_and_changed() {
     );
     cluster.ok(&["config", "use-context", "panda"]).await;
     cluster.run(&["config", "use-context", "nowhere"]).await.fails();
+    cluster
+        .ok(&["config", "set-context", "--current", "--namespace", "web"])
+        .await;
+    cluster
+        .ok(&[
+            "config",
+            "set-context",
+            "other",
+            "--cluster",
+            "panda",
+            "--user",
+            "panda",
+        ])
+        .await;
+    cluster.ok(&["config", "rename-context", "panda", "mine"]).await;
+    let taken = cluster.run(&["config", "rename-context", "other", "mine"]).await;
+    assert!(taken.fails().contains("already"));
+    let table = cluster.ok(&["config", "get-contexts"]).await;
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|row| row.split_whitespace().collect())
+        .collect();
+    assert!(
+        rows.contains(&vec!["*", "mine", "panda", "panda", "web"]),
+        "{table}"
+    );
+    assert!(rows.contains(&vec!["other", "panda", "panda"]), "{table}");
+    cluster.ok(&["config", "delete-context", "other"]).await;
+    cluster.run(&["config", "delete-context", "other"]).await.fails();
     let version = cluster.ok(&["version"]).await;
     assert!(
         version.contains("Client Version") && version.contains("Server Version"),

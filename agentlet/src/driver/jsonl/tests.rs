@@ -37,7 +37,7 @@ fn play(config: &DriverConfig, stdout: &[u8], piece: usize, end: &TurnEnd) -> (V
         .into_iter()
         .filter_map(|o| match o {
             Output::Event(event) => Some(event),
-            Output::Write(_) | Output::CloseStdin => None,
+            Output::Write(_) | Output::CloseStdin | Output::TurnOver => None,
         })
         .collect();
     (events, driver.finish(end))

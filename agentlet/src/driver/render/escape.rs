@@ -5,7 +5,7 @@ use std::fmt::Write;
 use panda_api::FileFormat;
 
 /// A value as it stands between the double quotes of a string in that format.
-pub(super) fn escape(value: &str, format: FileFormat) -> String {
+pub(crate) fn escape(value: &str, format: FileFormat) -> String {
     match format {
         FileFormat::Raw => value.to_owned(),
         // The three agree on these escapes; `\u` with four digits is known to all of them.

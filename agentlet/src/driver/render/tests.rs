@@ -7,10 +7,18 @@ fn agent(spec: Value) -> AgentSpec {
     serde_json::from_value(spec).unwrap()
 }
 
+/// On a device that has everything but adapters.
+fn choose(agent: &AgentSpec) -> Result<&DriverSpec, Error> {
+    choose_driver(agent, |program| {
+        (!program.ends_with("-acp")).then(|| program.into())
+    })
+    .map(|(driver, _)| driver)
+}
+
 fn input<'a>(agent: &'a AgentSpec) -> Input<'a> {
     Input {
         agent,
-        driver: choose_driver(agent).unwrap(),
+        driver: choose(agent).unwrap(),
         prompt: "fix {{home}} & \"it\"",
         model: "",
         session: "",
@@ -27,7 +35,7 @@ fn input<'a>(agent: &'a AgentSpec) -> Input<'a> {
 fn grok() -> AgentSpec {
     agent(json!({
         "drivers": [
-            {"kind": "ACP", "command": ["grok", "agent"]},
+            {"kind": "ACP", "command": ["grok-acp"]},
             {"kind": "Jsonl", "dialect": "grok", "command": ["grok", "-p", "{{prompt}}", "-m", "{{model}}"],
              "resume": {"append": ["--resume", "{{session}}"]}, "env": [{"name": "D", "value": "driver"}]}
         ],
@@ -154,7 +162,7 @@ fn a_prompt_goes_to_standard_input_when_the_agent_reads_it_there() {
 }
 
 #[test]
-fn what_the_run_sets_wins_and_secrets_are_refused() {
+fn what_the_run_sets_wins_and_secrets_stay_references() {
     let agent = grok();
     let plain = [EnvVar {
         name: "D".into(),
@@ -175,15 +183,32 @@ fn what_the_run_sets_wins_and_secrets_are_refused() {
         json!({"name": "T", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "t"}}}),
     )
     .unwrap();
-    let error = render(&Input {
+    let mut keyed = grok();
+    let credential = json!({"secretKeyRef": {"name": "model", "key": "k"}, "env": "D"});
+    let endpoint = keyed.models.as_mut().unwrap().endpoint.as_mut().unwrap();
+    endpoint.credential = serde_json::from_value(credential).unwrap();
+    keyed.files[0].template = "k = {{credential}}\np = {{prompt}}".into();
+    let rendered = render(&Input {
         env: &[secret],
-        ..input(&agent)
+        ..input(&keyed)
     })
-    .unwrap_err();
-    assert!(
-        matches!(&error, Error::Secret { secret, .. } if secret == "gh"),
-        "{error}"
-    );
+    .unwrap();
+    let id = |name: &str, key: &str| SecretId {
+        name: name.into(),
+        key: key.into(),
+    };
+    // `D` is set by the driver as well, which comes later.
+    assert_eq!(rendered.secret_env, [("T".to_owned(), id("gh", "t"))]);
+    assert_eq!((env(&rendered, "T"), env(&rendered, "D")), (None, Some("driver")));
+    assert!(rendered.files.is_empty());
+    let [file] = &rendered.secret_files[..] else {
+        panic!("{rendered:?}")
+    };
+    assert_eq!(file.path, Path::new(".grok/config.toml"));
+    assert_eq!(file.parts[1], Part::Secret(id("model", "k"), FileFormat::Toml));
+    assert!(matches!(&file.parts[2], Part::Text(text) if text.starts_with("\np = fix")));
+    keyed.models = None;
+    assert!(matches!(render(&input(&keyed)), Err(Error::NoValue { .. })));
 }
 
 #[test]
@@ -236,8 +261,67 @@ fn mistakes_are_told_with_their_place() {
         render(&input(&agent)),
         Err(Error::NoSuchArgument { .. })
     ));
+}
+
+#[test]
+fn the_first_driver_that_the_device_can_run_is_used() {
+    let mut agent = grok();
+    let everything = |program: &str| Some(PathBuf::from(program));
+    assert_eq!(choose_driver(&agent, everything).unwrap().0.kind, DriverKind::Acp);
+    assert_eq!(choose(&agent).unwrap().kind, DriverKind::Jsonl);
     agent.drivers.truncate(1);
-    assert_eq!(choose_driver(&agent), Err(Error::NoDriver(vec![DriverKind::Acp])));
+    assert_eq!(choose(&agent), Err(Error::NoProgram("grok-acp".into())));
+    agent.drivers[0].kind = DriverKind::Pty;
+    assert_eq!(
+        choose_driver(&agent, everything),
+        Err(Error::NoDriver(vec![DriverKind::Pty]))
+    );
+}
+
+#[test]
+fn a_conversation_gets_its_mode_and_the_usage_that_speaks_of_it() {
+    let mut agent = grok();
+    agent.drivers[0].authenticate = "key".into();
+    // Its arguments stand after one that only the other driver has.
+    agent.permissions.get_mut("all").unwrap().acp_mode = "yolo".into();
+    let paths = |event: &str| UsagePaths {
+        event: event.into(),
+        input: "in".into(),
+        ..UsagePaths::default()
+    };
+    agent.usage = Some(paths("session/prompt"));
+    let over_acp = |agent: &AgentSpec| {
+        render(&Input {
+            driver: &agent.drivers[0],
+            session: "s1",
+            ..input(agent)
+        })
+    };
+    let rendered = over_acp(&agent).unwrap();
+    assert_eq!(
+        rendered.argv,
+        ["grok-acp"],
+        "neither prompt nor session are arguments"
+    );
+    assert_eq!(
+        rendered.driver.acp,
+        Some(AcpConfig {
+            prompt: "fix {{home}} & \"it\"".into(),
+            cwd: "/w".into(),
+            session: "s1".into(),
+            authenticate: "key".into(),
+            mode: "yolo".into(),
+            consent: Consent::All,
+        })
+    );
+    assert_eq!(rendered.driver.usage, agent.usage);
+    let built_in = dialect("grok").unwrap().usage;
+    assert_eq!(render(&input(&agent)).unwrap().driver.usage, Some(built_in));
+    agent.usage = Some(paths("end"));
+    assert_eq!(over_acp(&agent).unwrap().driver.usage, None);
+    agent.drivers[0].client_capabilities = Some(json!({"fs": {"readTextFile": true}}));
+    let error = over_acp(&agent).unwrap_err().to_string();
+    assert!(error.contains("clientCapabilities"), "{error}");
 }
 
 #[test]
@@ -269,4 +353,31 @@ fn watchdog_limits_have_defaults() {
         (120, 7, 9)
     );
     assert_eq!(limits(None, None), Limits::default());
+}
+
+#[test]
+fn a_conversation_in_json_lines_takes_the_prompt_by_standard_input() {
+    let driver = |dialect: &str| {
+        agent(json!({
+            "drivers": [{"kind": "StreamJson", "dialect": dialect, "command": ["claude", "-p"], "resume": {"append": ["--resume", "{{session}}"]}}],
+            "permissions": {"edits": {"argv": [{"add": ["--edits"]}]}},
+        }))
+    };
+    let claude = driver("claude");
+    let rendered = render(&Input {
+        session: "s1",
+        ..input(&claude)
+    })
+    .unwrap();
+    assert_eq!(rendered.argv, ["claude", "-p", "--edits", "--resume", "s1"]);
+    assert_eq!(
+        rendered.driver.stream_json,
+        Some(StreamJsonConfig {
+            prompt: "fix {{home}} & \"it\"".into(),
+            consent: Consent::Edits,
+        })
+    );
+    let other = driver("grok");
+    let error = render(&input(&other)).unwrap_err();
+    assert!(error.to_string().contains("`claude` only"), "{error}");
 }

@@ -11,6 +11,7 @@ use crate::supervisor::folder::{Error as FolderError, RunFolder};
 use crate::supervisor::grant::{boot_id, boottime};
 use crate::supervisor::job::membership;
 use crate::supervisor::journal::{Entry, Outcome, Reader, Record, Writer};
+use crate::supervisor::secrets;
 use crate::supervisor::starts::{StartEvent, StartLine, StartsJournal};
 
 pub(super) async fn adopt(folder: &RunFolder) -> Result<Adopted, Error> {
@@ -33,10 +34,17 @@ pub(super) async fn adopt(folder: &RunFolder) -> Result<Adopted, Error> {
     if !known.started {
         return Ok(Adopted::NeverStarted);
     }
-    let spec = folder.spec()?;
     let this_boot = boot_id()?;
-    let (reason, message) = if spec.boot_id == this_boot {
-        let mut tree = ProcessTree::left_behind(membership(&spec), known.cgroup.as_deref(), known.main);
+    // Also behind a spec that cannot be read nothing may be left: group, session and descent are known without it.
+    let spec = folder.spec().ok();
+    let named = spec.as_ref().and_then(|spec| spec.secrets.as_ref());
+    if let Some(folder) = named.and_then(|named| named.folder.as_deref()) {
+        secrets::remove(folder)?;
+    }
+    let same_boot = spec.as_ref().is_none_or(|spec| spec.boot_id == this_boot);
+    let (reason, message) = if same_boot {
+        let membership = spec.as_ref().map(membership).unwrap_or_default();
+        let mut tree = ProcessTree::left_behind(membership, known.cgroup.as_deref(), known.main);
         tree.kill().await;
         (
             FailureReason::Crashed,
@@ -49,7 +57,9 @@ pub(super) async fn adopt(folder: &RunFolder) -> Result<Adopted, Error> {
             "the device was restarted while this run was at work",
         )
     };
-    if let (Some(main), Some(path)) = (known.main, &spec.starts) {
+    if let (Some(main), Some(spec)) = (known.main, &spec)
+        && let Some(path) = &spec.starts
+    {
         let line = StartLine::new(StartEvent::End, &spec.fence, main, &this_boot, boottime());
         StartsJournal::open(path)?.append(&line)?;
     }

@@ -15,6 +15,18 @@ pub(super) fn failure(reason: FailureReason, message: String) -> Failure {
         exit_code: None,
         retryable: is_retryable(reason),
         retry_after: None,
+        refusal: None,
+    }
+}
+
+/// What a person is told of an agent that behaves badly.
+pub(super) fn trouble(reason: FailureReason, why: &str, limits: &Limits) -> String {
+    match reason {
+        FailureReason::LoopDetected => format!(
+            "it goes round in circles, {} times {why}. Raise `supervision.repeatLimit` if it should",
+            limits.repeat
+        ),
+        _ => why.to_owned(),
     }
 }
 

@@ -6,21 +6,30 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use bytes::{Buf, Bytes};
-use panda_api::Usage;
 use panda_api::logline::{Origin, encode};
 use panda_api::meta::{Clock, SystemClock};
+use panda_api::{FailureReason, Usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
+use super::veil::Veil;
 use crate::driver::{AgentEvent, Driver, Output, Tail, TurnEnd, TurnOutcome, last_words};
+use crate::mask::{Mask, MaskStream};
 use crate::supervisor::control::Progress;
 use crate::supervisor::journal::{Record, Writer};
 use crate::supervisor::log::{Caps, LogWriter, Stream};
+use crate::supervisor::repeat::Repeats;
 
 /// Shortest time between two usage records.
 const USAGE_PACE: Duration = Duration::from_secs(1);
+
+/// Most bytes that wait for an agent to read them.
+const MAX_PENDING: usize = 16 << 20;
+
+/// How many refusals are told one by one.
+const MAX_REFUSALS: u32 = 10;
 
 /// Everything that goes in and out of a job. What cannot be written to disk is a gap, never a reason to stop.
 pub(super) struct Io {
@@ -34,9 +43,23 @@ pub(super) struct Io {
     events: LogWriter,
     stdin: Option<pipe::Sender>,
     pending: VecDeque<Bytes>,
+    /// Bytes in `pending`.
+    waiting: usize,
     close_after: bool,
+    /// The agent leaves too much of its input unread.
+    deaf: bool,
+    /// Since when nothing more is expected of the agent.
+    over: Option<Instant>,
+    repeats: Repeats,
+    /// A row of calls that came too often, in words.
+    circle: Option<String>,
+    refusals: u32,
     driver: Option<Box<dyn Driver>>,
     heard: bool,
+    mask: Mask,
+    /// Whether the driver gets standard output as it is masked: it is text and nothing more.
+    plain_stdout: bool,
+    veil: Veil,
     session: String,
     usage: Usage,
     usage_noted: Option<Instant>,
@@ -47,15 +70,23 @@ struct Source {
     pipe: Option<pipe::Receiver>,
     tail: Tail,
     buffer: Vec<u8>,
+    mask: MaskStream,
+    /// What was read last, without values of Secrets.
+    masked: Vec<u8>,
+    /// Whether it is a protocol whose masked events stand in the log in its place.
+    spoken: bool,
 }
 
 impl Source {
-    fn new(origin: Origin) -> Self {
+    fn new(origin: Origin, mask: &Mask) -> Self {
         Self {
             origin,
             pipe: None,
             tail: Tail::default(),
             buffer: vec![0; 32 << 10],
+            mask: mask.stream(),
+            masked: Vec::new(),
+            spoken: false,
         }
     }
 
@@ -69,14 +100,33 @@ impl Source {
     }
 
     /// Keeps what was read; says whether the disk failed for the first time.
+    /// A protocol that is to be masked is not kept as it is: it may hold a value in pieces, one a message.
     fn keep(&mut self, n: usize, log: &mut LogWriter, now: jiff::Timestamp) -> io::Result<()> {
-        if n == 0 {
-            self.pipe = None;
+        self.masked.clear();
+        if self.spoken {
+            if n == 0 {
+                self.pipe = None;
+            }
             return Ok(());
         }
-        let bytes = &self.buffer[..n];
+        if n == 0 {
+            self.pipe = None;
+            self.mask.finish(&mut self.masked);
+        } else {
+            self.mask.push(&self.buffer[..n], &mut self.masked);
+        }
+        let masked = std::mem::take(&mut self.masked);
+        let kept = self.write(&masked, log, now);
+        self.masked = masked;
+        kept
+    }
+
+    fn write(&mut self, bytes: &[u8], log: &mut LogWriter, now: jiff::Timestamp) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.tail.push(bytes);
-        let mut records = Vec::with_capacity(n + 64);
+        let mut records = Vec::with_capacity(bytes.len() + 64);
         for line in bytes.split_inclusive(|b| *b == b'\n') {
             let whole = line.strip_suffix(b"\n");
             encode(
@@ -92,21 +142,40 @@ impl Source {
 }
 
 impl Io {
-    pub(super) fn new(dir: &Path, caps: Caps, journal: Writer, progress: watch::Sender<Progress>) -> Self {
+    pub(super) fn new(
+        dir: &Path,
+        caps: Caps,
+        repeat: u32,
+        journal: Writer,
+        progress: watch::Sender<Progress>,
+        mask: Mask,
+        plain_stdout: bool,
+    ) -> Self {
+        let mut stdout = Source::new(Origin::Stdout, &mask);
+        stdout.spoken = !plain_stdout && !mask.is_empty();
         Self {
             journal,
             clock: SystemClock,
             progress,
             seen: Progress::default(),
-            stdout: Source::new(Origin::Stdout),
-            stderr: Source::new(Origin::Stderr),
+            stdout,
+            stderr: Source::new(Origin::Stderr, &mask),
             log: LogWriter::new(dir, Stream::Log, caps),
-            events: LogWriter::new(dir, Stream::Events, caps),
+            events: LogWriter::new(dir, Stream::Events, caps.of_events()),
             stdin: None,
             pending: VecDeque::new(),
+            waiting: 0,
             close_after: false,
+            deaf: false,
+            over: None,
+            repeats: Repeats::new(repeat),
+            circle: None,
+            refusals: 0,
             driver: None,
             heard: false,
+            veil: Veil::new(mask.clone()),
+            mask,
+            plain_stdout,
             session: String::new(),
             usage: Usage::default(),
             usage_noted: None,
@@ -114,6 +183,13 @@ impl Io {
     }
 
     pub(super) fn record(&mut self, record: Record) -> io::Result<()> {
+        let record = if self.mask.is_empty() {
+            record
+        } else {
+            let mut value = serde_json::to_value(&record)?;
+            self.mask.json(&mut value);
+            serde_json::from_value(value)?
+        };
         self.seen.seq = self.journal.append(&self.clock, record)?;
         self.tell();
         Ok(())
@@ -168,8 +244,10 @@ impl Io {
         let kept = self.stdout.keep(n, &mut self.log, self.clock.now());
         self.heard |= n > 0;
         let outputs = match &mut self.driver {
-            Some(driver) if n > 0 => driver.stdout(&self.stdout.buffer[..n]),
-            _ => Vec::new(),
+            Some(driver) if self.plain_stdout => driver.stdout(&self.stdout.masked),
+            // What is spoken as a protocol may not be held back; its events are masked one by one.
+            Some(driver) => driver.stdout(&self.stdout.buffer[..n]),
+            None => Vec::new(),
         };
         self.after(kept, outputs);
     }
@@ -178,8 +256,8 @@ impl Io {
         let kept = self.stderr.keep(n, &mut self.log, self.clock.now());
         self.heard |= n > 0;
         let outputs = match &mut self.driver {
-            Some(driver) if n > 0 => driver.stderr(&self.stderr.buffer[..n]),
-            _ => Vec::new(),
+            Some(driver) => driver.stderr(&self.stderr.masked),
+            None => Vec::new(),
         };
         self.after(kept, outputs);
     }
@@ -203,17 +281,24 @@ impl Io {
     fn wrote(&mut self, n: Option<usize>) {
         match (n, self.pending.front_mut()) {
             (Some(n), Some(bytes)) => {
-                bytes.advance(n.min(bytes.len()));
+                let n = n.min(bytes.len());
+                bytes.advance(n);
+                self.waiting = self.waiting.saturating_sub(n);
                 if bytes.is_empty() {
                     self.pending.pop_front();
                 }
             }
             // The agent does not read its input (any more).
-            _ => self.pending.clear(),
+            _ => self.give_up_input(),
         }
         if self.pending.is_empty() && (self.close_after || n.is_none()) {
             self.stdin = None;
         }
+    }
+
+    fn give_up_input(&mut self) {
+        self.pending.clear();
+        self.waiting = 0;
     }
 
     /// Whether there was output since the last question.
@@ -226,9 +311,15 @@ impl Io {
             match output {
                 Output::Event(event) => self.event(&event),
                 Output::Write(bytes) if self.stdin.is_some() && !bytes.is_empty() => {
-                    self.pending.push_back(bytes)
+                    // One text of any length, the prompt, always fits.
+                    self.deaf |= self.waiting > 0 && self.waiting + bytes.len() > MAX_PENDING;
+                    if !self.deaf {
+                        self.waiting += bytes.len();
+                        self.pending.push_back(bytes);
+                    }
                 }
                 Output::Write(_) => {}
+                Output::TurnOver => _ = self.over.get_or_insert_with(Instant::now),
                 Output::CloseStdin if self.pending.is_empty() => self.stdin = None,
                 Output::CloseStdin => self.close_after = true,
             }
@@ -236,10 +327,28 @@ impl Io {
     }
 
     fn event(&mut self, event: &AgentEvent) {
+        if self.veil.is_empty() {
+            return self.put(event);
+        }
+        for event in self.veil.event(event) {
+            self.put(&event);
+        }
+    }
+
+    fn put(&mut self, event: &AgentEvent) {
         let at = panda_api::meta::Time::from(self.clock.now());
         let line = serde_json::json!({"at": at, "event": event});
         if let Err(e) = self.events.append(format!("{line}\n").as_bytes()) {
             self.note_disk(&e);
+        }
+        if self.stdout.spoken {
+            let line = format!("{}\n", line["event"]);
+            if let Err(e) = self
+                .stdout
+                .write(line.as_bytes(), &mut self.log, self.clock.now())
+            {
+                self.note_disk(&e);
+            }
         }
         match event {
             AgentEvent::Session { id } if *id != self.session => {
@@ -253,8 +362,33 @@ impl Io {
                     self.note(Record::Usage { usage: usage.clone() });
                 }
             }
+            AgentEvent::ToolCall {
+                name,
+                input: Some(input),
+                ..
+            } => {
+                if let Some(period) = self.repeats.call(name, input) {
+                    let input: String = input.chars().take(200).collect();
+                    let row = if period > 1 {
+                        format!("the same {period} calls in a row, the last of them")
+                    } else {
+                        "the same call:".into()
+                    };
+                    self.circle.get_or_insert(format!("{row} {name} {input}"));
+                }
+            }
+            AgentEvent::Permission { what, allowed: false } => {
+                self.refusals += 1;
+                if self.refusals <= MAX_REFUSALS {
+                    self.note(Record::Event {
+                        reason: "PermissionRefused".into(),
+                        message: format!("the level of permission does not allow it: {what}"),
+                    });
+                }
+            }
             AgentEvent::Text { .. }
             | AgentEvent::ToolCall { .. }
+            | AgentEvent::Permission { .. }
             | AgentEvent::Session { .. }
             | AgentEvent::Error { .. }
             | AgentEvent::End { .. }
@@ -263,25 +397,47 @@ impl Io {
         }
     }
 
-    pub(super) fn cancel(&mut self) {
+    /// Says that the turn is to end; whether the agent was told and answers.
+    pub(super) fn cancel(&mut self) -> bool {
         let outputs = self.driver.as_mut().map_or_else(Vec::new, |d| d.cancel());
+        let told = outputs.iter().any(|output| matches!(output, Output::Write(_)));
         self.apply(outputs);
+        told && self.stdin.is_some()
+    }
+
+    /// For how long nothing more has been expected of the agent.
+    pub(super) fn over(&self) -> Option<Duration> {
+        self.over.map(|since| since.elapsed())
+    }
+
+    /// What is wrong with how the agent behaves, if anything is.
+    pub(super) fn trouble(&self) -> Option<(FailureReason, String)> {
+        if let Some(circle) = &self.circle {
+            return Some((FailureReason::LoopDetected, circle.clone()));
+        }
+        let why = "the agent does not read what it is told";
+        self.deaf.then(|| (FailureReason::ProtocolError, why.to_owned()))
     }
 
     /// Reads both outputs to their ends.
     pub(super) async fn drain(&mut self) {
         self.stdin = None;
-        self.pending.clear();
+        self.give_up_input();
         while self.stdout.pipe.is_some() || self.stderr.pipe.is_some() {
             self.step().await;
         }
     }
 
     pub(super) fn close(&mut self) {
-        self.stdout.pipe = None;
-        self.stderr.pipe = None;
+        // What was held back belongs to the log, also of a pipe that is given up.
+        if self.stdout.pipe.is_some() {
+            self.take_stdout(0);
+        }
+        if self.stderr.pipe.is_some() {
+            self.take_stderr(0);
+        }
         self.stdin = None;
-        self.pending.clear();
+        self.give_up_input();
         self.close_after = false;
     }
 
@@ -299,6 +455,9 @@ impl Io {
     pub(super) fn finish(&mut self, end: &TurnEnd) -> TurnOutcome {
         let rest = self.driver.as_mut().map_or_else(Vec::new, |d| d.end_of_output());
         self.apply(rest);
+        for event in self.veil.finish() {
+            self.put(&event);
+        }
         for log in [&self.log, &self.events] {
             if let Err(e) = log.sync() {
                 tracing::warn!(error = %e, "log not durable");

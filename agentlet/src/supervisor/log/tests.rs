@@ -46,6 +46,40 @@ fn streams_in_one_folder_do_not_mix() {
     assert_eq!(read(Stream::Events), Chunk::Data(b"err".to_vec()));
 }
 
+/// Bytes of all files in a folder.
+fn held(dir: &Path) -> u64 {
+    let sizes = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len());
+    sizes.sum()
+}
+
+#[test]
+fn log_and_events_of_a_run_together_stay_within_their_bound() {
+    // The usual bounds, a thousandth of each, so that going far beyond them takes no time.
+    const SCALE: u64 = 1 << 10;
+    const BOUND: u64 = (64 << 20) / SCALE;
+    let usual = Caps::default();
+    let caps = Caps {
+        head: usual.head / SCALE,
+        tail: usual.tail / SCALE,
+        segment: usual.segment / SCALE,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = LogWriter::new(dir.path(), Stream::Log, caps);
+    let mut events = LogWriter::new(dir.path(), Stream::Events, caps.of_events());
+    let mut most = 0;
+    for n in 0..2000_usize {
+        log.append(&vec![b'x'; n % 701]).unwrap();
+        events.append(&vec![b'y'; n % 307]).unwrap();
+        if n % 50 == 0 {
+            most = most.max(held(dir.path()));
+        }
+    }
+    assert!(log.end() + events.end() > 10 * BOUND);
+    assert!(most < BOUND && most > BOUND / 2, "{most} bytes");
+}
+
 #[test]
 fn what_cannot_be_written_is_a_gap_and_one_error() {
     let dir = tempfile::tempdir().unwrap();

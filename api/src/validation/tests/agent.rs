@@ -57,8 +57,8 @@ fn fields_of_an_agent_are_checked_where_they_are() {
         ),
         (
             json!({"env": [{"name": "A", "valueFrom": {}}]}),
-            "spec.env[0].valueFrom",
-            Forbidden,
+            "spec.env[0].valueFrom.secretKeyRef",
+            Required,
         ),
         (
             json!({"detect": {"argv": ["x"], "match": "("}}),
@@ -162,9 +162,24 @@ fn fields_of_an_agent_are_checked_where_they_are() {
             Invalid,
         ),
         (
-            json!({"models": {"endpoint": {"credential": {"secretKeyRef": {"name": "s", "key": "k"}}}}}),
-            "spec.models.endpoint.credential.secretKeyRef",
-            Forbidden,
+            json!({"models": {"endpoint": {"credential": {"secretKeyRef": {"name": "s", "key": "a/b"}}}}}),
+            "spec.models.endpoint.credential.secretKeyRef.key",
+            Invalid,
+        ),
+        (
+            json!({"env": [{"name": "A", "value": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
+            "spec.env[0].valueFrom",
+            Invalid,
+        ),
+        (
+            json!({"files": [{"path": "a", "template": "{{credential}}"}]}),
+            "spec.models.endpoint.credential",
+            Required,
+        ),
+        (
+            json!({"preRun": [["a", "{{credential}}"]]}),
+            "spec.preRun[0][1]",
+            Invalid,
         ),
     ] {
         refused(agent(spec), field, reason);

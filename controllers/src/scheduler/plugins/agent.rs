@@ -59,17 +59,8 @@ pub(super) fn installed(c: &Candidate<'_>) -> Verdict {
     Ok(())
 }
 
-/// Whether the Run itself sets a variable that counts as a login.
+/// Whether the Run has its login with it.
 fn brings_login(c: &Candidate<'_>) -> bool {
-    let Some(spec) = &c.run.spec.agent_spec else {
-        return false;
-    };
-    let logins = spec.detect.as_ref().and_then(|detect| detect.logged_in.as_ref());
-    let names = logins.map_or(&[][..], |logins| &logins.env);
-    c.run
-        .spec
-        .env
-        .iter()
-        .chain(&spec.env)
-        .any(|variable| names.contains(&variable.name))
+    let spec = c.run.spec.agent_spec.as_ref();
+    spec.is_some_and(|spec| spec.brings_login(&c.run.spec.env))
 }

@@ -89,7 +89,8 @@ fn untolerated<'a>(c: &Candidate<'a>) -> impl Iterator<Item = &'a Taint> + use<'
         .filter(move |taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+/// Whether a toleration covers a taint.
+pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
     let exists = toleration.operator == "Exists";
     // An empty key stands for every taint, and only with `Exists`.

@@ -4,8 +4,8 @@
 //! with every other Run.
 
 use panda_api::RefusalReason;
+use panda_api::room::slots;
 
-use super::super::load::slots;
 use super::Candidate;
 
 type Verdict = Result<(), (RefusalReason, String)>;

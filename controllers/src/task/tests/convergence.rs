@@ -36,6 +36,12 @@ enum Step {
     AddAgent,
     LoseStatus,
     Advance(u64),
+    /// Our clock is set, forwards or back.
+    Jump(i64),
+    /// The device of a Lost Run says that it holds a result.
+    Announce,
+    /// It hands over what it has; with or without a result.
+    Return(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -70,7 +76,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::AddAgent),
         1 => Just(Step::LoseStatus),
         3 => (1u64..40).prop_map(Step::Advance),
+        1 => (-3600i64..3600).prop_map(Step::Jump),
+        1 => Just(Step::Announce),
+        2 => any::<bool>().prop_map(Step::Return),
     ]
+}
+
+fn on_return() -> impl Strategy<Value = panda_api::ReturnPolicy> {
+    use panda_api::ReturnPolicy::{KeepFirst, KeepNew, KeepOld};
+    proptest::sample::select(vec![KeepFirst, KeepOld, KeepNew])
 }
 
 /// What must hold at every version of the world.
@@ -97,6 +111,27 @@ impl Judge {
         let now: Vec<_> = model.runs().into_iter().map(|run| run.metadata.name).collect();
         self.live.retain(|name, _| now.contains(name));
         assert!(self.live.len() <= 1, "two attempts are live: {:#?}", self.live);
+        self.accepted_may_count(model);
+    }
+
+    /// A Lost Run counts only by what came late of it, and never with `KeepNew`; or it was lost as it published.
+    fn accepted_may_count(&self, model: &Model) {
+        let task = model.task();
+        let accepted = model.runs().into_iter().find(|run| {
+            run.metadata.name == task.status.accepted_run && run.status.phase == Some(RunPhase::Lost)
+        });
+        let Some(run) = accepted.filter(|run| !crate::task::result::publishes(run.spec.workspace.as_ref()))
+        else {
+            return;
+        };
+        let late = run
+            .status
+            .late_result
+            .as_ref()
+            .expect("accepted without a result");
+        assert_eq!(late.phase, Some(RunPhase::Succeeded), "{run:#?}");
+        let rule = run.on_disconnect();
+        assert_ne!(rule.on_return, panda_api::ReturnPolicy::KeepNew, "{run:#?}");
     }
 
     fn task_changed(&mut self, task: Task) {
@@ -238,8 +273,49 @@ fn apply(model: &Model, step: &Step, judge: &mut Judge) {
             }
         }
         Step::Advance(secs) => model.secs(*secs),
+        Step::Jump(secs) => model
+            .world
+            .set_now(model.world.now() + jiff::SignedDuration::from_secs(*secs)),
+        Step::Announce | Step::Return(_) => come_back(model, step),
     }
     judge.look(model);
+}
+
+/// The device of some Lost Run speaks again.
+fn come_back(model: &Model, step: &Step) {
+    let quiet = |run: &Run| {
+        let late = run.status.late_result.as_ref();
+        run.status.phase == Some(RunPhase::Lost) && late.is_none_or(|late| late.phase.is_none())
+    };
+    let Some(mut run) = model.runs().into_iter().find(quiet) else {
+        return;
+    };
+    let late = run.status.late_result.get_or_insert_default();
+    if let Step::Return(complete) = step {
+        late.phase = Some(if *complete {
+            RunPhase::Succeeded
+        } else {
+            RunPhase::Failed
+        });
+        late.result = complete.then(panda_api::TaskResult::default);
+        late.verify = run
+            .spec
+            .verify
+            .iter()
+            .map(|check| panda_api::VerifyResult {
+                name: check.name.clone(),
+                passed: *complete,
+                ..Default::default()
+            })
+            .collect();
+        late.usage = Some(panda_api::Usage {
+            turns: 1,
+            ..Default::default()
+        });
+    } else {
+        late.announced_time = Some(panda_api::meta::Time(model.world.now()));
+    }
+    model.world.put(&run);
 }
 
 /// Lets everything work: up-to-date views, no faults, a device that does what is asked.
@@ -296,8 +372,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_task_converges(steps in proptest::collection::vec(step(), 0..60)) {
-        check(&task(NAME), &steps);
+    fn a_task_converges(steps in proptest::collection::vec(step(), 0..60), on_return in on_return()) {
+        let mut wanted = task(NAME);
+        wanted.spec.device = Some(panda_api::DeviceRequest {
+            on_disconnect: Some(panda_api::OnDisconnect { on_return, ..Default::default() }),
+            ..Default::default()
+        });
+        check(&wanted, &steps);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use panda_api::{
 use crate::framework::execute::Outcome;
 use crate::framework::{Plan, Target};
 use crate::task::view::is_terminal;
-use crate::task::{View, plan, run_name};
+use crate::task::{Announced, View, plan, run_name};
 use crate::testing::{Faults, World};
 
 pub(super) const NS: &str = "web";
@@ -22,6 +22,7 @@ pub(super) const NAME: &str = "fix-login";
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) world: World,
+    announced: std::cell::RefCell<Announced>,
 }
 
 pub(super) fn agent(name: &str) -> Agent {
@@ -73,7 +74,10 @@ impl Model {
         world.put(&agent("a"));
         world.put(&agent("b"));
         world.put(task);
-        Self { world }
+        Self {
+            world,
+            announced: std::cell::RefCell::default(),
+        }
     }
 
     pub(super) fn task(&self) -> Task {
@@ -100,10 +104,12 @@ impl Model {
     pub(super) fn plan_at(&self, task: u64, runs: u64, agents: u64) -> Option<Plan> {
         let tasks = self.world.list_at::<Task>(task);
         let task = tasks.iter().find(|task| task.metadata.name == NAME)?;
+        let runs = self.world.list_at::<Run>(runs);
+        let seen = runs.iter().map(|run| &**run);
+        let announced = self.announced.borrow_mut().observe(seen, self.world.monotonic());
         let view = View {
-            runs: self
-                .world
-                .list_at::<Run>(runs)
+            announced,
+            runs: runs
                 .into_iter()
                 .map(|run| (run.metadata.name.clone(), run))
                 .collect(),

@@ -2,7 +2,8 @@
 
 use panda_api::meta::{Duration, MicroTime, Time};
 use panda_api::{
-    AgentChoice, Backoff, Failure, FailureReason, Jitter, Retries, RetrySpec, TaskPhase, VerifyResult,
+    AgentChoice, Backoff, Failure, FailureReason, Jitter, RefusalReason, Retries, RetrySpec, TaskPhase,
+    VerifyResult,
 };
 
 use super::model::{Model, NAME, failure, task};
@@ -14,6 +15,7 @@ fn retries(device: u32, provider: u32, agent: u32, rounds: u32) -> Retries {
         device,
         rounds,
         publication: 0,
+        secret: 0,
     }
 }
 
@@ -53,6 +55,7 @@ fn every_reason_leads_where_its_class_says() {
         (SandboxUnavailable, &device),
         (OutOfSlots, &device),
         (Internal, &device),
+        (Evicted, &(Queued, retries(0, 0, 0, 0), Some(0), false)),
         (RateLimited, &provider),
         (Overloaded, &provider),
         (ProviderError, &provider),
@@ -60,6 +63,18 @@ fn every_reason_leads_where_its_class_says() {
         (AuthFailed, &provider),
         (AgentNotFound, &candidate),
         (AgentNotLoggedIn, &candidate),
+        (
+            SecretUnavailable,
+            &(
+                Pending,
+                Retries {
+                    secret: 1,
+                    ..retries(0, 0, 0, 0)
+                },
+                Some(0),
+                true,
+            ),
+        ),
         (ContextLimit, &candidate),
         (Crashed, &agent),
         (Killed, &agent),
@@ -85,6 +100,47 @@ fn every_reason_leads_where_its_class_says() {
     for (reason, expected) in table {
         assert_eq!(after_one(reason), *expected, "{reason:?}");
     }
+}
+
+#[test]
+fn a_repository_is_looked_for_elsewhere_at_once_and_the_task_fails_when_nobody_is_left() {
+    let refused = || Failure {
+        refusal: Some(RefusalReason::RepositoryAbsent),
+        ..failure(FailureReason::WorkspaceFailed)
+    };
+    let model = Model::new(&task(NAME));
+    model.attempt(|m, run| m.fail(run, refused()));
+    let status = model.status();
+    assert_eq!(status.phase, Some(TaskPhase::Queued));
+    assert_eq!(
+        (status.retries, status.next_attempt_time),
+        (Retries::default(), None)
+    );
+    // The scheduler gives up: the run was never on a device.
+    let run = model.live().unwrap();
+    model.fail(&run, refused());
+    model.reconcile();
+    let status = model.status();
+    assert_eq!((status.phase, status.attempts), (Some(TaskPhase::Failed), 2));
+    assert_eq!(
+        status.failure.unwrap().refusal,
+        Some(RefusalReason::RepositoryAbsent)
+    );
+}
+
+#[test]
+fn the_same_refusal_of_the_same_device_counts() {
+    let refused = || Failure {
+        refusal: Some(RefusalReason::RepositoryAbsent),
+        ..failure(FailureReason::WorkspaceFailed)
+    };
+    let model = Model::new(&task(NAME));
+    for _ in 0..2 {
+        model.attempt(|m, run| m.fail(run, refused()));
+    }
+    let status = model.status();
+    assert_eq!(status.retries, retries(1, 0, 0, 0));
+    assert!(status.next_attempt_time.is_some());
 }
 
 /// Fails every attempt for `reason` until the Task stops trying; returns how many there were.

@@ -18,7 +18,7 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn publishing() -> Task {
+pub(super) fn publishing() -> Task {
     let mut task = task(NAME);
     task.spec.workspace = Some(WorkspaceSpec {
         git: Some(GitSpec {
@@ -336,7 +336,7 @@ fn a_late_result_counts_when_it_is_the_first_and_ends_the_other() {
                 summary: "late".into(),
                 ..TaskResult::default()
             }),
-            verify: Vec::new(),
+            ..LateResult::default()
         }));
         m.world.put(&lost);
     });
@@ -472,4 +472,31 @@ fn a_run_that_was_made_again_is_not_taken_for_the_one_before_it() {
         Some(Outcome::Stale(_))
     ));
     assert_eq!((model.runs().len(), model.status().attempts), (1, 1));
+}
+
+#[test]
+fn a_run_that_is_being_deleted_is_alive_until_it_has_ended() {
+    let model = Model::new(&task(NAME));
+    model.reconcile();
+    let run = model.live().unwrap();
+    model.bind(&run);
+    model.reconcile();
+    model.edit_run(&run, |run| {
+        run.metadata.deletion_timestamp = Some(Time(model.world.now()));
+        run.metadata.finalizers = vec![panda_api::DEVICE_FINALIZER.into()];
+    });
+    model.secs(600);
+    model.reconcile();
+    assert_eq!(model.runs().len(), 1, "no other attempt is made");
+    assert_eq!(model.status().phase, Some(TaskPhase::Running));
+    // Nor does another rerun begin.
+    model.edit(|task| task.spec.rerun = Some(1));
+    model.reconcile();
+    assert_eq!(model.runs().len(), 1);
+    model.set_phase(&run, RunPhase::Cancelled);
+    model.world.remove(&crate::framework::Target::of(&run));
+    model.reconcile();
+    model.wait();
+    model.reconcile();
+    assert_eq!(model.live().map(|run| run.spec.rerun), Some(1));
 }

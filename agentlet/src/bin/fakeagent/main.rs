@@ -2,6 +2,8 @@
 //!
 //! Durations are written `250ms`, `5s`. After the last argument it exits with code 0.
 
+mod acp;
+
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -35,12 +37,16 @@ const HELP: &str = "\
 --print-env            prints the environment
 --status               prints uid, gid, groups, no_new_privs, descriptors
 --journal PATH         appends a line at this point and one at the end
+--beat PATH            appends a line now and every 50 ms from now on
+--acp                  speaks ACP up to the prompt; then, as part of its turn:
+  --acp-say TEXT, --acp-call INPUT, --acp-ask INPUT, --acp-wait-for-cancel, --acp-flood N, --acp-end REASON
 ";
 
 fn main() -> ExitCode {
     let mut agent = Agent {
         args: std::env::args().skip(1).collect::<Vec<_>>().into_iter(),
         journal: None,
+        talk: None,
     };
     let code = match agent.run() {
         Ok(code) => code,
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
 struct Agent {
     args: std::vec::IntoIter<String>,
     journal: Option<String>,
+    talk: Option<acp::Talk>,
 }
 
 type Outcome = Result<u8, Box<dyn std::error::Error>>;
@@ -70,6 +77,10 @@ impl Agent {
     fn number(&mut self) -> Result<u64, String> {
         let text = self.next()?;
         text.parse().map_err(|_| format!("{text:?} is no number"))
+    }
+
+    fn talk(&mut self) -> Result<&mut acp::Talk, String> {
+        self.talk.as_mut().ok_or_else(|| "--acp comes first".into())
     }
 
     fn duration(&mut self) -> Result<Duration, String> {
@@ -169,10 +180,33 @@ impl Agent {
                     }
                 }
                 "--status" => status()?,
+                "--beat" => {
+                    let path = self.next()?;
+                    note(&path, "beat")?;
+                    // It ends with the process.
+                    std::thread::spawn(move || {
+                        while note(&path, "beat").is_ok() {
+                            std::thread::sleep(Duration::from_millis(50));
+                        }
+                    });
+                }
                 "--journal" => {
                     let path = self.next()?;
                     note(&path, "start")?;
                     self.journal = Some(path);
+                }
+                "--acp" => self.talk = Some(acp::Talk::open()?),
+                "--acp-say" => acp::Talk::say(&self.next()?)?,
+                "--acp-call" => {
+                    let input = self.next()?;
+                    self.talk()?.call(&input)?;
+                }
+                "--acp-ask" => acp::Talk::ask(&self.next()?)?,
+                "--acp-wait-for-cancel" => acp::Talk::wait_for_cancel()?,
+                "--acp-flood" => acp::Talk::flood(self.number()?)?,
+                "--acp-end" => {
+                    let reason = self.next()?;
+                    self.talk()?.end(&reason)?;
                 }
                 unknown => return Err(format!("unknown argument {unknown:?}; see --help").into()),
             }
@@ -274,7 +308,16 @@ fn die(signal: u64) -> Result<(), Box<dyn std::error::Error>> {
 fn status() -> io::Result<()> {
     let mut lines: Vec<String> = Vec::new();
     for line in fs::read_to_string("/proc/self/status")?.lines() {
-        let wanted = ["Uid:", "Gid:", "Groups:", "NoNewPrivs:", "CapEff:", "SigIgn:"];
+        let wanted = [
+            "Uid:",
+            "Gid:",
+            "Groups:",
+            "NoNewPrivs:",
+            "CapEff:",
+            "CapBnd:",
+            "CapAmb:",
+            "SigIgn:",
+        ];
         if wanted.iter().any(|w| line.starts_with(w)) {
             lines.push(line.split_whitespace().collect::<Vec<_>>().join(" "));
         }

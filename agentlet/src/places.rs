@@ -1,23 +1,40 @@
-//! Folders and names of a one-process control plane.
+//! Folders, names and private files of a device: the usual places, for the programs that hold an agentlet.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::Error;
+/// User and group that agents of a root device run as: in no range that distributions hand out.
+pub const AGENT_UID: u32 = 2_064_000;
+/// A private file is no larger.
+const MAX_PRIVATE: u64 = 1 << 20;
+
+/// A folder or file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}", path.display())]
+pub struct Error {
+    /// Which.
+    pub path: PathBuf,
+    /// The system's reason.
+    #[source]
+    pub source: std::io::Error,
+}
 
 /// Where agents of a root device work: they run as another user, who cannot pass a private data folder.
 const ROOT_WORK: &str = "/var/lib/panda/work";
 
 fn fail(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
-    move |source| Error::Path { path, source }
+    move |source| Error { path, source }
 }
 
 /// Makes a folder of mode 0700, or makes sure that it is one, and returns its canonical path.
-pub(super) fn private_dir(path: &Path) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// When the system refuses.
+pub fn private_dir(path: &Path) -> Result<PathBuf, Error> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -28,8 +45,11 @@ pub(super) fn private_dir(path: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The folder that agents work in.
-pub(super) fn work_dir(asked: Option<&Path>, data_dir: &Path) -> Result<PathBuf, Error> {
+/// Makes the folder that agents work in, and returns its canonical path.
+///
+/// # Errors
+/// When the system refuses.
+pub fn work_dir(asked: Option<&Path>, data_dir: &Path) -> Result<PathBuf, Error> {
     let root = rustix::process::geteuid().is_root();
     let path = match asked {
         Some(path) => path.to_owned(),
@@ -52,7 +72,8 @@ pub(super) fn work_dir(asked: Option<&Path>, data_dir: &Path) -> Result<PathBuf,
 }
 
 /// A host name as the name of an object: lower case, letters, digits and dashes.
-pub(super) fn device_name(hostname: &str) -> String {
+#[must_use]
+pub fn device_name(hostname: &str) -> String {
     let short = hostname
         .split('.')
         .next()
@@ -72,7 +93,8 @@ pub(super) fn device_name(hostname: &str) -> String {
 }
 
 /// The absolute path of a program.
-pub(super) fn program(name: &str, path: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn program(name: &str, path: &str) -> Option<PathBuf> {
     let executable = |file: &PathBuf| {
         file.is_absolute()
             && file
@@ -84,11 +106,49 @@ pub(super) fn program(name: &str, path: &str) -> Option<PathBuf> {
         .find(executable)
 }
 
-/// Writes a file of mode 0600 whole or not at all.
-pub(super) fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// User and group that agents run as, for an agentlet that is told none: 0 is its own.
+#[must_use]
+pub fn agent_uid() -> u32 {
+    if rustix::process::geteuid().is_root() {
+        AGENT_UID
+    } else {
+        0
+    }
+}
+
+/// Reads a file of ours that others must not see; none when there is none.
+///
+/// # Errors
+/// When it cannot be read, is far too large, or others may read it.
+pub fn read_private(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::PermissionDenied,
+            "others may read this file: run chmod 600 on it",
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_PRIVATE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_PRIVATE {
+        return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
+    }
+    Ok(Some(bytes))
+}
+
+/// Writes a file of mode 0600 whole or not at all: on a full disk, or after a crash, the old one is still there.
+///
+/// # Errors
+/// When the system refuses.
+pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // A symbolic link stays one; what it points to is replaced.
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -103,7 +163,8 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
             .open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        std::fs::rename(&temporary, path)
+        std::fs::rename(&temporary, path)?;
+        std::fs::File::open(folder)?.sync_all()
     };
     write().inspect_err(|_| {
         // Nothing of it was seen by anybody; a leftover would only confuse.
@@ -130,7 +191,8 @@ mod tests {
         let path = dir.path().join("sub/config");
         write_private(&path, b"one").unwrap();
         write_private(&path, b"two").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(read_private(&path).unwrap().unwrap(), b"two");
+        assert!(read_private(&dir.path().join("none")).unwrap().is_none());
         assert_eq!(
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
@@ -140,5 +202,7 @@ mod tests {
             1,
             "no temporary file is left"
         );
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read_private(&path).is_err(), "others may read it");
     }
 }

@@ -1,0 +1,2 @@
+mod containment;
+mod decisions;

@@ -4,6 +4,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`apply_set`] | sets of objects that are applied and pruned together, and the guard of every prune |
 //! | [`meta`] | object metadata, conditions, selectors, `Status`, time, quantities, clocks and ids |
 //! | [`logline`] | the framing of a run's log, and its text for people |
 //! | [`resource`] | the [`Resource`] trait and the macro that defines a kind |
@@ -22,6 +23,7 @@
 //! | [`validation`] | faults of fields, and the rules of every kind |
 
 pub mod access;
+pub mod apply_set;
 pub mod certificates;
 pub mod component;
 pub mod coordination;

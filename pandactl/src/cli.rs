@@ -43,6 +43,8 @@ pub enum Command {
     Up(crate::up::UpArgs),
     /// Make objects be what files say
     Apply(commands::apply::ApplyArgs),
+    /// Show what apply would change
+    Diff(commands::diff::DiffArgs),
     /// Make a task, namespace, config map, secret, account or token
     Create(commands::create::CreateArgs),
     /// Show objects
@@ -122,10 +124,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, io: &mut Io) -> Result<Cl
         .terminal
         .width
         .map_or(HELP_WIDTH, |width| width.clamp(40, HELP_WIDTH));
+    let args: Vec<OsString> = args.into_iter().collect();
     let parsed = command()
         .color(clap::ColorChoice::Never)
         .term_width(width)
-        .try_get_matches_from(args)
+        .try_get_matches_from(&args)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let error = match parsed {
         Ok(cli) => return Ok(cli),
@@ -135,13 +138,22 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, io: &mut Io) -> Result<Cl
     if error.use_stderr() {
         // Arguments may hold anything.
         io.stderr.write(&text::lines(&words));
-        return Err(1);
+        return Err(misused(&args));
     }
     let shown = io.out(&words).and_then(|()| io.flush());
     Err(match shown {
         Ok(()) => 0,
         Err(error) => show(&error, io, false),
     })
+}
+
+/// The exit code for arguments that cannot be read. For `diff`, 1 would say that there are differences.
+fn misused(args: &[OsString]) -> Exit {
+    let guess = command().ignore_errors(true).try_get_matches_from(args);
+    match guess.ok().as_ref().and_then(clap::ArgMatches::subcommand_name) {
+        Some("diff") => commands::diff::TROUBLE,
+        _ => 1,
+    }
 }
 
 /// Runs a command and shows its failure.
@@ -162,6 +174,7 @@ async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
         #[cfg(feature = "up")]
         Command::Up(args) => commands::up::run(args, session).await,
         Command::Apply(args) => commands::apply::run(args, session).await,
+        Command::Diff(args) => commands::diff::run(args, session).await,
         Command::Create(args) => commands::create::run(args, session).await,
         Command::Get(args) => commands::get::run(args, session).await,
         Command::Describe(args) => commands::describe::run(args, session).await,

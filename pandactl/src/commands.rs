@@ -11,6 +11,7 @@ pub mod create;
 pub mod delete;
 pub mod describe;
 pub mod device;
+pub mod diff;
 pub mod doctor;
 pub mod drain;
 pub mod edit;

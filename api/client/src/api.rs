@@ -29,6 +29,7 @@ const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
+const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Forms of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,9 @@ pub enum PatchKind {
     Merge,
     /// A list of operations (RFC 6902).
     Json,
+    /// Server-side apply: everything that the field manager wants, in a whole object. What is not there is made; what the
+    /// manager wanted before and does not any more is removed. Needs [`WriteParams::field_manager`].
+    Apply,
 }
 
 impl PatchKind {
@@ -44,6 +48,8 @@ impl PatchKind {
         match self {
             Self::Merge => MERGE_PATCH,
             Self::Json => JSON_PATCH,
+            // JSON is YAML, too.
+            Self::Apply => APPLY_PATCH,
         }
     }
 }

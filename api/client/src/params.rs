@@ -171,6 +171,8 @@ pub struct WriteParams {
     pub field_manager: Option<String>,
     /// What happens to unknown fields.
     pub field_validation: Option<FieldValidation>,
+    /// Server-side apply takes fields over from other managers; for no other write.
+    pub force: bool,
 }
 
 impl WriteParams {
@@ -185,6 +187,9 @@ impl WriteParams {
             Some(FieldValidation::Warn) => query.push("fieldValidation", "Warn"),
             Some(FieldValidation::Ignore) => query.push("fieldValidation", "Ignore"),
             None => {}
+        }
+        if self.force {
+            query.push("force", "true");
         }
         query
     }
@@ -285,10 +290,11 @@ mod tests {
             dry_run: true,
             field_manager: Some("pandactl".into()),
             field_validation: Some(FieldValidation::Strict),
+            force: true,
         };
         assert_eq!(
             write.query().on("/x"),
-            "/x?dryRun=All&fieldManager=pandactl&fieldValidation=Strict"
+            "/x?dryRun=All&fieldManager=pandactl&fieldValidation=Strict&force=true"
         );
     }
 

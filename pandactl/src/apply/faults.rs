@@ -76,6 +76,16 @@ fn of_status(document: &Document, status: &Status) -> Vec<Fault> {
         all.extend(causes.map(|cause| at(&cause.field, cause.message.clone(), remedy(&cause.reason))));
         return all;
     }
+    if is_between_managers(status)
+        && let Some(details) = &status.details
+    {
+        let remedy = "leave the field out, or take it over with --force-conflicts";
+        return details
+            .causes
+            .iter()
+            .map(|cause| at(&cause.field, cause.message.clone(), Some(remedy)))
+            .collect();
+    }
     if status.is(Reason::BadRequest)
         && let Some(strict) = STRICT.as_ref()
     {
@@ -85,6 +95,17 @@ fn of_status(document: &Document, status: &Status) -> Vec<Fault> {
             .collect();
     }
     Vec::new()
+}
+
+/// Whether a refusal says that other managers want some fields otherwise: trying again changes nothing.
+#[must_use]
+pub fn is_of_managers(error: &ClientError) -> bool {
+    error.status().is_some_and(is_between_managers)
+}
+
+fn is_between_managers(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is(Reason::Conflict) && causes.clone().any(|cause| cause.reason == "FieldManagerConflict")
 }
 
 fn unknown(document: &Document, field: &str, how: &str) -> Fault {

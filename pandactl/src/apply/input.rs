@@ -44,7 +44,7 @@ pub fn read(io: &mut Io, sources: &[String], recursive: bool) -> Result<Sources>
                     Error::user(format!("cannot read standard input: {error}"))
                         .hint("name a file instead of -")
                 })?;
-            add(&mut out, "standard input", &bytes);
+            out.add("standard input", &bytes);
             continue;
         }
         if source.starts_with("http://") || source.starts_with("https://") {
@@ -70,7 +70,7 @@ pub fn read(io: &mut Io, sources: &[String], recursive: bool) -> Result<Sources>
         };
         for (path, shown) in files {
             let bytes = read_file(&path).map_err(|error| Error::file("read", &shown, &error))?;
-            add(&mut out, &shown.display().to_string(), &bytes);
+            out.add(&shown.display().to_string(), &bytes);
         }
     }
     Ok(out)
@@ -85,11 +85,14 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn add(out: &mut Sources, name: &str, bytes: &[u8]) {
-    let read = manifest::read(name, bytes);
-    out.documents.extend(read.documents);
-    if !read.errors.is_empty() {
-        out.errors.push(read.errors);
+impl Sources {
+    /// Adds what a file holds; `name` is what messages call it.
+    pub fn add(&mut self, name: &str, bytes: &[u8]) {
+        let read = manifest::read(name, bytes);
+        self.documents.extend(read.documents);
+        if !read.errors.is_empty() {
+            self.errors.push(read.errors);
+        }
     }
 }
 

@@ -198,6 +198,22 @@ pub fn same_content(a: &Value, b: &Value) -> bool {
     content(a) == content(b)
 }
 
+/// Whether the same managers want the same fields, whenever they said so.
+#[must_use]
+pub fn same_managers(a: &Value, b: &Value) -> bool {
+    fn entries(object: &Value) -> Vec<Value> {
+        let mut entries = object["metadata"]["managedFields"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+            entry.remove("time");
+        }
+        entries
+    }
+    entries(a) == entries(b)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

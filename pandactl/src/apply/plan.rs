@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use panda_api::apply_set;
 use panda_api::manifest::{self, Document};
 use panda_api::meta::field_path::FieldPath;
+use panda_client::api::PatchKind;
 use panda_client::params::{FieldValidation, WriteParams};
 use panda_client::{ApiResource, DynamicApi};
 use serde_json::Value;
@@ -13,10 +15,51 @@ use super::merge;
 use crate::error::Result;
 use crate::session::Session;
 
-/// Whose fields these are, for the server.
-const MANAGER: &str = "pandactl-client-side-apply";
+/// Whose fields these are, for the server, when this program merges.
+const CLIENT_SIDE: &str = "pandactl-client-side-apply";
+/// The same when the server merges.
+const SERVER_SIDE: &str = "pandactl";
 /// How often somebody else may get in between.
 const TRIES: usize = 5;
+
+/// How objects are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mode {
+    /// The server merges and remembers who wants which field; else this program does.
+    pub server_side: bool,
+    /// Take over fields that others want otherwise.
+    pub force: bool,
+    /// Whose the fields are afterwards; none: this program's.
+    pub manager: Option<String>,
+    /// Id of the apply set that all objects become part of.
+    pub part_of: Option<String>,
+}
+
+impl Mode {
+    /// The word for a change, as kubectl says it.
+    #[must_use]
+    pub const fn word(&self, change: Change) -> &'static str {
+        if self.server_side {
+            "serverside-applied"
+        } else {
+            change.word()
+        }
+    }
+
+    fn params(&self, dry_run: bool) -> WriteParams {
+        let usual = if self.server_side {
+            SERVER_SIDE
+        } else {
+            CLIENT_SIDE
+        };
+        WriteParams {
+            dry_run,
+            field_manager: Some(self.manager.clone().unwrap_or_else(|| usual.to_owned())),
+            field_validation: Some(FieldValidation::Strict),
+            force: self.server_side && self.force,
+        }
+    }
+}
 
 /// A document on its way.
 #[derive(Debug)]
@@ -31,6 +74,8 @@ pub struct Item {
     pub api: DynamicApi,
     /// It was printed by a server: applying it unchanged changes nothing, not even what was applied last.
     printed: bool,
+    /// How it is written.
+    mode: Mode,
 }
 
 /// What became of an object.
@@ -78,7 +123,11 @@ impl Item {
 ///
 /// # Errors
 /// When the server must be asked and does not answer.
-pub async fn items(session: &mut Session<'_>, documents: Vec<Document>) -> Result<(Vec<Item>, Vec<Fault>)> {
+pub async fn items(
+    session: &mut Session<'_>,
+    documents: Vec<Document>,
+    mode: &Mode,
+) -> Result<(Vec<Item>, Vec<Fault>)> {
     let asked = session.global.namespace.clone();
     let default = session.namespace()?;
     let (mut items, mut found) = (Vec::new(), Vec::new());
@@ -165,13 +214,28 @@ pub async fn items(session: &mut Session<'_>, documents: Vec<Document>) -> Resul
         )?;
         let was = &document.object["metadata"];
         let printed = was["uid"].is_string() || was["annotations"][merge::LAST_APPLIED].is_string();
-        let object = merge::with_last_applied(&object);
+        if let Some(id) = &mode.part_of {
+            let written = object["metadata"]["labels"][apply_set::PART_OF].as_str();
+            if written.is_some_and(|written| written != id) {
+                let what = "the manifest says that the object belongs to another apply set".to_owned();
+                let remedy = "leave the label out: apply sets it";
+                fault(&document, "metadata.labels", what, remedy.to_owned());
+                continue;
+            }
+            label(&mut object, apply_set::PART_OF, id);
+        }
+        let object = if mode.server_side {
+            object
+        } else {
+            merge::with_last_applied(&object)
+        };
         items.push(Item {
             document,
             object,
             resource,
             api,
             printed,
+            mode: mode.clone(),
         });
     }
     Ok((items, found))
@@ -192,12 +256,12 @@ pub fn in_order(items: &mut [Item]) {
     items.sort_by_key(|item| !item.is_namespace());
 }
 
-fn params(dry_run: bool) -> WriteParams {
-    WriteParams {
-        dry_run,
-        field_manager: Some(MANAGER.to_owned()),
-        field_validation: Some(FieldValidation::Strict),
+fn label(object: &mut Value, key: &str, value: &str) {
+    let meta = &mut object["metadata"];
+    if !meta["labels"].is_object() {
+        meta["labels"] = serde_json::json!({});
     }
+    meta["labels"][key] = value.into();
 }
 
 /// What applying an item would do, and the object that would come out.
@@ -207,7 +271,7 @@ fn params(dry_run: bool) -> WriteParams {
 pub async fn check(item: &Item, made_here: &BTreeSet<String>) -> Result<(Change, Value), Vec<Fault>> {
     match attempt(item, true).await {
         Ok(done) => Ok(done),
-        Err(error) if error.is_not_found() && made_here.contains(item.namespace()) => {
+        Err(Trouble::Client(error)) if error.is_not_found() && made_here.contains(item.namespace()) => {
             // Its namespace comes with the same command: nobody but this program can be asked.
             let faults = faults::of_this_program(&item.document, &item.object);
             if faults.is_empty() {
@@ -216,7 +280,7 @@ pub async fn check(item: &Item, made_here: &BTreeSet<String>) -> Result<(Change,
                 Err(faults)
             }
         }
-        Err(error) => Err(faults::of_refusal(&item.document, error)),
+        Err(trouble) => Err(trouble.faults(item)),
     }
 }
 
@@ -225,25 +289,70 @@ pub async fn check(item: &Item, made_here: &BTreeSet<String>) -> Result<(Change,
 /// # Errors
 /// What is wrong with it.
 pub async fn write(item: &Item) -> Result<(Change, Value), Vec<Fault>> {
-    attempt(item, false)
-        .await
-        .map_err(|error| faults::of_refusal(&item.document, error))
+    attempt(item, false).await.map_err(|trouble| trouble.faults(item))
 }
 
-async fn attempt(item: &Item, dry_run: bool) -> Result<(Change, Value), panda_client::Error> {
+/// Why an item is not applied.
+enum Trouble {
+    Client(panda_client::Error),
+    /// It is part of another apply set.
+    Owned(String),
+}
+
+impl Trouble {
+    fn faults(self, item: &Item) -> Vec<Fault> {
+        match self {
+            Self::Client(error) => faults::of_refusal(&item.document, error),
+            Self::Owned(set) => {
+                let path: FieldPath = "metadata.name".parse().unwrap_or_default();
+                let what = format!("the object belongs to another apply set, {set}");
+                let error = item.document.error(&path, what);
+                let remedy = "apply it with that set, or take its label away first";
+                vec![Fault::At(Box::new(error.remedy(format!(
+                    "{remedy}: `pandactl label {}/{} {}-`",
+                    item.resource.singular,
+                    item.name(),
+                    apply_set::PART_OF
+                ))))]
+            }
+        }
+    }
+}
+
+impl From<panda_client::Error> for Trouble {
+    fn from(error: panda_client::Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+async fn attempt(item: &Item, dry_run: bool) -> Result<(Change, Value), Trouble> {
     let mut tries = 0;
     loop {
         tries += 1;
         match once(item, dry_run).await {
-            // Somebody else made, changed or removed it meanwhile: look again.
-            Err(error) if tries < TRIES && (error.is_conflict() || error.is_already_exists()) => {}
+            // Somebody else made, changed or removed it meanwhile: look again. Who wants a field otherwise goes on to.
+            Err(Trouble::Client(error))
+                if tries < TRIES
+                    && (error.is_conflict() || error.is_already_exists())
+                    && !faults::is_of_managers(&error) => {}
             other => return other,
         }
     }
 }
 
-async fn once(item: &Item, dry_run: bool) -> Result<(Change, Value), panda_client::Error> {
-    let Some(live) = item.api.get_opt(item.name()).await? else {
+async fn once(item: &Item, dry_run: bool) -> Result<(Change, Value), Trouble> {
+    let live = item.api.get_opt(item.name()).await?;
+    if let (Some(id), Some(live)) = (&item.mode.part_of, &live)
+        && let Some(other) = live["metadata"]["labels"][apply_set::PART_OF].as_str()
+        && other != id
+    {
+        return Err(Trouble::Owned(other.to_owned()));
+    }
+    if item.mode.server_side {
+        return server_side(item, live.as_ref(), dry_run).await;
+    }
+    let params = |dry_run| item.mode.params(dry_run);
+    let Some(live) = live else {
         let made = item.api.create(&item.object, &params(dry_run)).await?;
         return Ok((Change::Created, made));
     };
@@ -264,4 +373,20 @@ async fn once(item: &Item, dry_run: bool) -> Result<(Change, Value), panda_clien
     }
     let changed = item.api.patch_merge(item.name(), &patch, &params(false)).await?;
     Ok((Change::Configured, changed))
+}
+
+/// The server merges: what the same manager does not mention any more goes, what others want stays.
+async fn server_side(item: &Item, live: Option<&Value>, dry_run: bool) -> Result<(Change, Value), Trouble> {
+    let (api, params) = (&item.api, item.mode.params(dry_run));
+    let applied = api
+        .patch_as(item.name(), None, PatchKind::Apply, &item.object, &params)
+        .await?;
+    let change = match live {
+        None => Change::Created,
+        Some(live) if merge::same_content(&applied, live) && merge::same_managers(&applied, live) => {
+            Change::Unchanged
+        }
+        Some(_) => Change::Configured,
+    };
+    Ok((change, applied))
 }

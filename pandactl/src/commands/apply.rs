@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use panda_api::manifest::Errors;
 use panda_client::ApiResource;
 use serde_json::Value;
 
-use crate::apply::faults::{self, Fault};
-use crate::apply::plan::{self, Change, Item};
-use crate::apply::{input, merge};
+use crate::apply::plan::{self, Change, Item, Mode};
+use crate::apply::set::{self, Set};
+use crate::apply::source::SourceArgs;
+use crate::apply::wrong::Wrong;
+use crate::apply::{faults, merge};
 use crate::args;
 use crate::cli::Exit;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::follow::task;
 use crate::output::format::Format;
 use crate::session::{Session, object_name};
@@ -32,6 +33,18 @@ pub enum DryRun {
     Server,
 }
 
+impl DryRun {
+    /// What is said after the word for a change.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Client => " (dry run)",
+            Self::Server => " (server dry run)",
+        }
+    }
+}
+
 /// Arguments of `apply`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -40,21 +53,40 @@ pub enum DryRun {
   pandactl get task fix-login -o yaml | pandactl apply -f -
   pandactl apply -f task.yaml --dry-run=server
   pandactl apply -f task.yaml --wait --timeout 30m
+  pandactl apply -k overlays/laptop
+  pandactl apply -f task.yaml --server-side --field-manager=ci
+  pandactl apply -f manifests/ --prune --applyset=web --dry-run=server
+  pandactl apply -f manifests/ --prune --applyset=web --prune-limit=100
 
-All documents are checked, here and by the server, before the first one is written.")]
+All documents are checked, here and by the server, before the first one is written.
+Nothing is pruned when anything cannot be read, and never a whole set.")]
 pub struct ApplyArgs {
-    /// A file, a folder, or - for standard input; may be repeated
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
-    pub filename: Vec<String>,
-    /// Look into the folders below, too
-    #[arg(short = 'R', long)]
-    pub recursive: bool,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
     /// Write what is right even if something else is wrong
     #[arg(long)]
     pub continue_on_error: bool,
     /// none, client or server: say what would be done
     #[arg(long, value_enum, value_name = "WHERE", default_value = "none", num_args = 0..=1, require_equals = true, default_missing_value = "client", hide_possible_values = true)]
     pub dry_run: DryRun,
+    /// Let the server merge, and remember who wants which field
+    #[arg(long)]
+    pub server_side: bool,
+    /// Take over fields that others want otherwise
+    #[arg(long, requires = "server_side")]
+    pub force_conflicts: bool,
+    /// Name under which the fields are wanted [default: pandactl]
+    #[arg(long, value_name = "NAME")]
+    pub field_manager: Option<String>,
+    /// Remove what the set held before and the files do not hold any more
+    #[arg(long, requires = "applyset")]
+    pub prune: bool,
+    /// The set: the name of a Secret that is its parent, or configmap/NAME
+    #[arg(long, value_name = "[KIND/]NAME", requires = "prune")]
+    pub applyset: Option<String>,
+    /// Most of the set, in percent, that may be removed at one time
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub prune_limit: u8,
     /// json, yaml, name or jsonpath=TEMPLATE: show the objects instead of what was done
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
@@ -64,6 +96,17 @@ pub struct ApplyArgs {
     /// How long to wait [default: as long as it takes]
     #[arg(long, value_name = "DURATION", value_parser = args::timeout)]
     pub timeout: Option<Duration>,
+}
+
+impl ApplyArgs {
+    fn mode(&self) -> Mode {
+        Mode {
+            server_side: self.server_side,
+            force: self.force_conflicts,
+            manager: self.field_manager.clone(),
+            part_of: None,
+        }
+    }
 }
 
 pub(crate) async fn run(args: ApplyArgs, session: &mut Session<'_>) -> Result<Exit> {
@@ -76,7 +119,7 @@ pub(crate) async fn run(args: ApplyArgs, session: &mut Session<'_>) -> Result<Ex
         return Err(Error::user("apply shows no tables")
             .hint("use -o json, yaml, name or jsonpath=, or `pandactl get`"));
     }
-    let read = input::read(session.io, &args.filename, args.recursive)?;
+    let read = args.source.read(session).await?;
     let mut wrong = Wrong::default();
     for errors in &read.errors {
         wrong.unreadable(errors, session);
@@ -84,18 +127,46 @@ pub(crate) async fn run(args: ApplyArgs, session: &mut Session<'_>) -> Result<Ex
     if wrong.count > 0 && !args.continue_on_error {
         return Err(wrong.nothing_applied());
     }
+    if read.documents.is_empty() && args.prune {
+        return Err(Error::user("nothing was pruned: there are no objects in what was read").hint(
+            "an empty set is more likely a mistake; delete its objects with `pandactl delete` if you mean it",
+        ));
+    }
     if read.documents.is_empty() && wrong.count == 0 {
         session.note("no objects passed to apply");
         return Ok(0);
     }
-    let (mut items, found) = plan::items(session, read.documents).await?;
+    let mut mode = args.mode();
+    let set = match &args.applyset {
+        Some(reference) => Some(Set::open(session, reference).await?),
+        None => None,
+    };
+    mode.part_of = set.as_ref().map(|set| set.id().to_owned());
+    let (mut items, found) = plan::items(session, read.documents, &mode).await?;
     wrong.faults(&found, session)?;
     plan::in_order(&mut items);
     let items = checked(&args, items, &mut wrong, session).await?;
     if wrong.count > 0 && !args.continue_on_error {
         return Err(wrong.nothing_applied());
     }
-    let done = written(&args, format.as_ref(), items, &mut wrong, session).await?;
+    let whole = wrong.count == 0;
+    let members = set::Members::of(items.iter().map(|(item, ..)| item));
+    let mut lost = Vec::new();
+    if let Some(set) = set.as_ref().filter(|_| whole) {
+        lost = set.lost(&members, args.prune_limit, session).await?;
+        if args.dry_run == DryRun::None {
+            set.widen(&members).await?;
+        }
+    }
+    let done = written(&args, &mode, format.as_ref(), items, &mut wrong, session).await?;
+    if let Some(set) = &set {
+        if wrong.count > 0 {
+            session.note("nothing was pruned, since not everything was applied");
+        } else {
+            set.prune(&lost, &members, args.dry_run, format.is_none(), session)
+                .await?;
+        }
+    }
     if let Some(format) = &format {
         let text = match done.as_slice() {
             [(resource, object)] => format.one(object, resource)?,
@@ -122,6 +193,12 @@ async fn checked(
     session: &mut Session<'_>,
 ) -> Result<Vec<(Item, Change, Value)>> {
     let mut good = Vec::new();
+    if args.server_side && args.dry_run == DryRun::Client {
+        return Err(
+            Error::user("a server-side apply cannot be tried without the server")
+                .hint("use --dry-run=server"),
+        );
+    }
     if args.dry_run == DryRun::Client {
         for item in items {
             let found = faults::of_this_program(&item.document, &item.object);
@@ -159,17 +236,14 @@ async fn checked(
 
 async fn written(
     args: &ApplyArgs,
+    mode: &Mode,
     format: Option<&Format>,
     items: Vec<(Item, Change, Value)>,
     wrong: &mut Wrong,
     session: &mut Session<'_>,
 ) -> Result<Vec<(ApiResource, Value)>> {
     let mut done = Vec::new();
-    let suffix = match args.dry_run {
-        DryRun::None => "",
-        DryRun::Client => " (dry run)",
-        DryRun::Server => " (server dry run)",
-    };
+    let suffix = args.dry_run.suffix();
     let namespaces = items
         .iter()
         .take_while(|(item, ..)| item.resource.kind == "Namespace" && item.resource.group.is_empty())
@@ -192,7 +266,7 @@ async fn written(
                         session.out(format!(
                             "{} {}{suffix}\n",
                             object_name(&item.resource, item.name()),
-                            change.word()
+                            mode.word(change)
                         ))?;
                     }
                     done.push((item.resource.clone(), object));
@@ -233,56 +307,4 @@ async fn wait(
         }
     }
     failed.map_or(Ok(()), Err)
-}
-
-/// What is wrong so far; each fault is shown when it is found.
-#[derive(Debug, Default)]
-struct Wrong {
-    count: usize,
-}
-
-impl Wrong {
-    fn unreadable(&mut self, errors: &Errors, session: &Session<'_>) {
-        for error in errors {
-            self.count += 1;
-            session.note(&error.render(session.color_err()));
-        }
-    }
-
-    /// Shows faults. A server that cannot be reached ends everything: the rest would fail the same way.
-    fn faults(&mut self, faults: &[Fault], session: &Session<'_>) -> Result<()> {
-        for fault in faults {
-            self.count += 1;
-            if let Fault::Other(error) = fault
-                && matches!(error.kind, Kind::Connect | Kind::Config)
-            {
-                return Err(Error {
-                    kind: error.kind,
-                    message: error.message.clone(),
-                    hints: error.hints.clone(),
-                    exit: 1,
-                });
-            }
-            session.note(&fault.render(session.color_err()));
-        }
-        Ok(())
-    }
-
-    fn problems(&self) -> String {
-        if self.count == 1 {
-            "one problem".to_owned()
-        } else {
-            format!("{} problems", self.count)
-        }
-    }
-
-    fn nothing_applied(&self) -> Error {
-        Error::user(format!("nothing was applied: {}", self.problems()))
-            .hint("correct what is shown above; --continue-on-error applies what is right")
-    }
-
-    fn some_applied(&self) -> Error {
-        Error::user(format!("not everything was applied: {}", self.problems()))
-            .hint("correct what is shown above and apply again")
-    }
 }

@@ -122,6 +122,7 @@ impl Making {
                 dry_run: self.is_dry(),
                 field_manager: Some("pandactl-create".to_owned()),
                 field_validation: Some(FieldValidation::Strict),
+                ..WriteParams::default()
             };
             api.create(&object, &params).await?
         };

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::held::Deleted;
-use crate::apply::input;
+use crate::apply::{Mode, input};
 use crate::args;
 use crate::cli::Exit;
 use crate::error::{Error, Result};
@@ -193,7 +193,7 @@ async fn from_files(args: &DeleteArgs, session: &mut Session<'_>) -> Result<Vec<
         wrong += 1;
         session.note(&error.render(session.color_err()));
     }
-    let (items, found) = crate::apply::plan::items(session, read.documents).await?;
+    let (items, found) = crate::apply::plan::items(session, read.documents, &Mode::default()).await?;
     for fault in &found {
         wrong += 1;
         session.note(&fault.render(session.color_err()));

@@ -44,7 +44,8 @@ pub struct GetArgs {
     /// Show changes only
     #[arg(long)]
     pub watch_only: bool,
-    /// wide, yaml, json, name, jsonpath=TEMPLATE or custom-columns=NAME:PATH,...
+    /// wide, yaml, json, name, jsonpath=TEMPLATE, custom-columns=NAME:PATH,... or the last two from a
+    /// file: jsonpath-file=FILE, custom-columns-file=FILE
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
     /// Sort by a field, for example .metadata.creationTimestamp
@@ -88,7 +89,7 @@ impl GetArgs {
 }
 
 pub(crate) async fn run(args: GetArgs, session: &mut Session<'_>) -> Result<Exit> {
-    let format = Format::parse(args.output.as_deref())?;
+    let format = Format::read(args.output.as_deref(), &session.io.env.cwd)?;
     let sort = args
         .sort_by
         .as_deref()

@@ -36,12 +36,18 @@ pub struct WaitArgs {
     /// condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], delete or create
     #[arg(long = "for", value_name = "WHAT")]
     pub for_: Option<String>,
-    /// How long to wait for each object; 0: look once; negative: a week [default: 30s with --for]
+    /// How long to wait in all; 0: look once; negative: a week [default: 30s with --for]
     #[arg(long, value_name = "DURATION", value_parser = args::timeout, allow_hyphen_values = true)]
     pub timeout: Option<Duration>,
     /// Label selector
     #[arg(short = 'l', long, value_name = "LABELS")]
     pub selector: Option<String>,
+    /// Field selector
+    #[arg(long, value_name = "FIELDS")]
+    pub field_selector: Option<String>,
+    /// Selected objects of all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
     /// All objects of the kind in the namespace
     #[arg(long)]
     pub all: bool,
@@ -154,18 +160,26 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
 pub(crate) async fn run(args: WaitArgs, session: &mut Session<'_>) -> Result<Exit> {
     let wanted = Wanted::parse(args.for_.as_deref())?;
     let objects = objects(&args, &wanted, session).await?;
-    if wanted == Wanted::Finished && objects.iter().any(|(_, resource, _)| resource.kind != "Task") {
+    if wanted == Wanted::Finished && objects.iter().any(|object| object.resource.kind != "Task") {
         return Err(Error::user("only tasks end by themselves")
             .hint("say what to wait for, for example --for=condition=Ready"));
     }
     let timeout = args
         .timeout
         .or_else(|| (wanted != Wanted::Finished).then_some(DEFAULT));
+    // One time for all of them; what is looked at when it is over is looked at once.
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut exit = 0;
-    for (api, resource, name) in objects {
-        let namespace = session.namespace()?;
+    for object in objects {
+        let Waited {
+            api,
+            resource,
+            namespace,
+            name,
+        } = object;
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if wanted == Wanted::Finished {
-            match task::finished(session, &namespace, &name, timeout).await? {
+            match task::finished(session, &namespace, &name, left).await? {
                 Some((task, outcome)) => {
                     session.out(format!(
                         "{} {}\n",
@@ -179,7 +193,7 @@ pub(crate) async fn run(args: WaitArgs, session: &mut Session<'_>) -> Result<Exi
                 None => return Err(task::timed_out(&name)),
             }
         } else {
-            let mirrored = one(&args, &wanted, &api, &resource, &name, timeout, session).await?;
+            let mirrored = one(&args, &wanted, &api, &resource, &name, left, session).await?;
             exit = exit.max(mirrored);
         }
         session.io.flush()?;
@@ -255,34 +269,53 @@ fn said(session: &mut Session<'_>, shown: &str) -> Result<Exit> {
     Ok(0)
 }
 
-async fn objects(
-    args: &WaitArgs,
-    wanted: &Wanted,
-    session: &mut Session<'_>,
-) -> Result<Vec<(DynamicApi, ApiResource, String)>> {
+/// An object that is waited for.
+struct Waited {
+    api: DynamicApi,
+    resource: ApiResource,
+    namespace: String,
+    name: String,
+}
+
+async fn objects(args: &WaitArgs, wanted: &Wanted, session: &mut Session<'_>) -> Result<Vec<Waited>> {
     let mut all = Vec::new();
+    let here = session.namespace()?;
     for target in args::targets(session, &args.resources).await? {
-        let api = session.api(&target.resource)?;
+        let resource = &target.resource;
         if !target.names.is_empty() {
-            all.extend(
-                target
-                    .names
-                    .iter()
-                    .map(|name| (api.clone(), target.resource.clone(), name.clone())),
-            );
+            if args.all_namespaces {
+                return Err(Error::user("a named object is in one namespace, not in all")
+                    .hint("use -n NAMESPACE instead of -A"));
+            }
+            let api = session.api(resource)?;
+            all.extend(target.names.iter().map(|name| Waited {
+                api: api.clone(),
+                resource: resource.clone(),
+                namespace: here.clone(),
+                name: name.clone(),
+            }));
             continue;
         }
-        if !args.all && args.selector.is_none() {
-            return Err(Error::user(format!("which {}?", target.resource.plural))
+        if !args.all && args.selector.is_none() && args.field_selector.is_none() {
+            return Err(Error::user(format!("which {}?", resource.plural))
                 .hint("give names, a selector with -l, or --all"));
         }
         let params = ListParams {
             label_selector: args.selector.clone(),
+            field_selector: args.field_selector.clone(),
             ..ListParams::default()
         };
+        let place = (!args.all_namespaces).then_some(here.as_str());
+        let api = session.api_in(resource, place)?;
         for object in api.list_all(&params).await?.items {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            all.push((api.clone(), target.resource.clone(), name));
+            let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+            let namespace = text("namespace");
+            all.push(Waited {
+                api: api.within(&namespace),
+                resource: resource.clone(),
+                namespace,
+                name: text("name"),
+            });
         }
     }
     if all.is_empty() && *wanted != Wanted::Deleted {

@@ -1,5 +1,8 @@
 //! The formats of `-o`.
 
+use std::io::Read as _;
+use std::path::Path;
+
 use panda_api::manifest;
 use panda_client::ApiResource;
 use serde_json::{Value, json};
@@ -29,9 +32,42 @@ pub enum Format {
     Columns(Vec<(String, Template)>),
 }
 
-const KNOWN: &str = "json, yaml, wide, name, jsonpath=TEMPLATE, custom-columns=NAME:PATH,…";
+/// Longest template in a file, in bytes.
+const MAX_FILE: u64 = 64 * 1024;
+
+const KNOWN: &str = "json, yaml, wide, name, jsonpath=TEMPLATE, custom-columns=NAME:PATH,…, jsonpath-file=FILE, custom-columns-file=FILE";
 
 impl Format {
+    /// Reads the value of `-o`, where a template may be in a file.
+    ///
+    /// # Errors
+    /// When there is no such format, or the file cannot be read.
+    pub fn read(text: Option<&str>, cwd: &Path) -> Result<Self> {
+        let file = |name: &str| -> Result<String> {
+            let path = cwd.join(name);
+            let mut text = String::new();
+            std::fs::File::open(&path)
+                .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
+                .map_err(|error| Error::file("read", Path::new(name), &error))?;
+            if text.len() as u64 > MAX_FILE {
+                return Err(
+                    Error::user(format!("{name}: a template is no longer than {MAX_FILE} bytes"))
+                        .hint("use -o json with a tool such as jq"),
+                );
+            }
+            Ok(text)
+        };
+        match text.and_then(|text| text.split_once('=')) {
+            Some(("jsonpath-file", name)) => Template::parse(file(name)?.trim_end_matches(['\n', '\r']))
+                .map(Self::JsonPath)
+                .map_err(|error| template_error(&error).during(name)),
+            Some(("custom-columns-file", name)) => {
+                columns_of_file(&file(name)?).map_err(|error| error.during(name))
+            }
+            _ => Self::parse(text),
+        }
+    }
+
     /// Reads the value of `-o`.
     ///
     /// # Errors
@@ -60,6 +96,14 @@ impl Format {
             ("custom-columns", Some(columns)) => columns_of(columns),
             ("custom-columns", None) => Err(Error::user("-o custom-columns needs columns")
                 .hint("for example -o custom-columns=NAME:.metadata.name,PHASE:.status.phase")),
+            ("jsonpath-file" | "custom-columns-file", None) => {
+                Err(Error::user(format!("-o {name} needs a file"))
+                    .hint("for example -o custom-columns-file=columns.txt"))
+            }
+            ("jsonpath-file" | "custom-columns-file", _) => {
+                Err(Error::user(format!("-o {name} is for `pandactl get`"))
+                    .hint("give the template itself with -o jsonpath=TEMPLATE"))
+            }
             (name, _) if name.starts_with("go-template") => {
                 Err(Error::user(format!("-o {name} is not supported"))
                     .hint("use -o jsonpath='{.status.phase}', or -o json with a tool such as jq"))
@@ -167,6 +211,33 @@ fn columns_of(text: &str) -> Result<Format> {
     Ok(Format::Columns(columns))
 }
 
+/// Columns of a file: names in the first line, paths in the second, apart by blanks.
+fn columns_of_file(text: &str) -> Result<Format> {
+    let wrong = |what: String| {
+        Error::user(what).hint("write the names in the first line and below each its path, as in:\n  NAME            PHASE\n  .metadata.name  .status.phase")
+    };
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let (Some(names), Some(paths), None) = (lines.next(), lines.next(), lines.next()) else {
+        return Err(wrong("custom-columns: want two lines".to_owned()));
+    };
+    let (names, paths): (Vec<_>, Vec<_>) = (
+        names.split_whitespace().collect(),
+        paths.split_whitespace().collect(),
+    );
+    if names.len() != paths.len() {
+        return Err(wrong(format!(
+            "custom-columns: {} names and {} paths",
+            names.len(),
+            paths.len()
+        )));
+    }
+    let columns = names.into_iter().zip(paths).map(|(name, path)| {
+        let template = Template::path(path).map_err(|error| template_error(&error))?;
+        Ok((name.to_owned(), template))
+    });
+    Ok(Format::Columns(columns.collect::<Result<_>>()?))
+}
+
 /// Splits at commas that stand outside brackets.
 fn split_columns(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0_usize, 0);
@@ -240,6 +311,53 @@ mod tests {
         assert_eq!(
             Format::Name.one(&object, &resource).unwrap(),
             "task.panda.dev/x\n"
+        );
+    }
+
+    #[test]
+    fn templates_may_stand_in_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let read = |text: &str| Format::read(Some(text), dir.path());
+        file(
+            "columns",
+            "NAME            PHASE\n.metadata.name  {.status.phase}\n",
+        );
+        let text = read("custom-columns-file=columns")
+            .unwrap()
+            .many(&[task()], true)
+            .unwrap();
+        assert_eq!(text, "NAME  PHASE\nx     Running\n");
+        file("path", "{.metadata.name}{\"\\n\"}\n");
+        let (resource, object) = task();
+        assert_eq!(
+            read("jsonpath-file=path")
+                .unwrap()
+                .one(&object, &resource)
+                .unwrap(),
+            "x\n"
+        );
+        for (name, content) in [
+            ("uneven", "A B\n.a\n"),
+            ("short", "A\n"),
+            ("long", "A\n.a\n.b\n"),
+            ("bad", "A\n.a[\n"),
+        ] {
+            file(name, content);
+            let error = read(&format!("custom-columns-file={name}")).unwrap_err();
+            assert!(
+                error.message.contains(name) && !error.hints.is_empty(),
+                "{name}: {error:?}"
+            );
+        }
+        file("large", &"x".repeat(70_000));
+        assert!(read("jsonpath-file=large").unwrap_err().message.contains("large"));
+        assert!(read("jsonpath-file=none").is_err() && read("jsonpath-file").is_err());
+        assert!(
+            Format::parse(Some("jsonpath-file=path"))
+                .unwrap_err()
+                .message
+                .contains("get")
         );
     }
 

@@ -5,6 +5,7 @@
 
 mod apply;
 mod change;
+mod diff;
 mod get;
 mod harness;
 mod help;

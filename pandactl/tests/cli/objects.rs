@@ -95,6 +95,50 @@ async fn waiting_ends_when_it_is_so_and_mirrors_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn several_are_waited_for_in_one_time_and_in_all_namespaces() {
+    let cluster = Cluster::start().await;
+    task(&cluster, "x").await;
+    task(&cluster, "y").await;
+    for name in ["x", "y"] {
+        status(&cluster, name, json!({"phase": "Running"})).await;
+    }
+    let running = "--for=jsonpath={.status.phase}=Running";
+    assert_eq!(
+        cluster
+            .ok(&[
+                "wait",
+                running,
+                "tasks",
+                "-A",
+                "--field-selector=status.phase=Running"
+            ])
+            .await,
+        "task.panda.dev/x condition met\ntask.panda.dev/y condition met\n"
+    );
+    assert_eq!(
+        cluster
+            .ok(&["wait", running, "task/x", "task/y", "--timeout=0"])
+            .await
+            .lines()
+            .count(),
+        2
+    );
+    let creating = cluster.run(&["wait", "--for=create", "task/z", "--timeout=30s"]);
+    let (done, ()) = tokio::join!(creating, task(&cluster, "z"));
+    assert_eq!(done.ok(), "task.panda.dev/z condition met\n");
+    let err = cluster.run(&["wait", running, "task/x", "-A"]).await.fails();
+    assert!(err.contains("-n NAMESPACE"), "{err}");
+    let err = cluster
+        .run(&["wait", running, "task/x", "task/z", "task/y", "--timeout=1s"])
+        .await
+        .fails();
+    assert!(
+        err.contains("timed out") && err.contains("task.panda.dev/z"),
+        "{err}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn verbs_of_tasks_write_the_spec() {
     let cluster = Cluster::start().await;
     task(&cluster, "x").await;

@@ -116,7 +116,21 @@ resource! {
         /// The instance of that controller.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reporting_instance: String,
+        /// How it went on, when it was seen more than once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        series: Option<EventSeries>,
     }
+}
+
+/// The later sightings of an [`Event`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EventSeries {
+    /// How often it was seen so far.
+    pub count: i32,
+    /// When it was last seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_observed_time: Option<MicroTime>,
 }
 
 /// A reference to any object.

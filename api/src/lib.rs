@@ -12,6 +12,7 @@
 //! | [`core`] | `v1`: Namespace, Secret, ConfigMap, Event |
 //! | [`rbac`] | `rbac.authorization.k8s.io/v1`: roles and bindings |
 //! | [`access`] | ServiceAccount, TokenRequest, and the reviews of `authentication` and `authorization.k8s.io/v1` |
+//! | [`events`] | `events.k8s.io/v1`: Event, another form of that of `v1` |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
 //! | [`certificates`] | `certificates.k8s.io/v1`: CertificateSigningRequest |
 //! | [`component`] | configuration files of components |
@@ -28,6 +29,7 @@ pub mod certificates;
 pub mod component;
 pub mod coordination;
 pub mod core;
+pub mod events;
 pub mod json;
 pub mod logline;
 pub mod manifest;
@@ -48,5 +50,6 @@ pub use resource::Resource;
 pub use v1alpha1::*;
 
 pub use crate::core::{
-    ConfigMap, Event, EventSource, Namespace, NamespaceSpec, NamespaceStatus, ObjectReference, Secret,
+    ConfigMap, Event, EventSeries, EventSource, Namespace, NamespaceSpec, NamespaceStatus, ObjectReference,
+    Secret,
 };

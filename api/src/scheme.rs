@@ -16,7 +16,9 @@ mod shape;
 
 pub use columns::{Column, human_duration};
 pub use prepare::{Error, Operation, Prepared, desired_state_changed, prepare, unknown_fields};
-pub use registry::{KindInfo, by_kind, by_plural, by_word, kinds, of, reviews, selectable_field, served};
+pub use registry::{
+    KindInfo, by_kind, by_plural, by_word, forms, kinds, of, reviews, selectable_field, served,
+};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 pub(crate) mod certificates;
 pub(crate) mod delete;
 pub(crate) mod discovery;
+pub(crate) mod events;
 pub(crate) mod forms;
 pub(crate) mod health;
 pub(crate) mod openapi;
@@ -100,9 +101,15 @@ async fn route(api: &Arc<Api>, request: Request) -> Result<Response, Failure> {
         .get::<Arc<RequestInfo>>()
         .cloned()
         .ok_or_else(Failure::no_route)?;
-    let Some(target) = info.target.clone() else {
-        return general(api, &info, &request);
-    };
+    match &info.target {
+        None => general(api, &info, &request),
+        Some(target) if events::is_meant(target) => events::serve(api, &info, request).await,
+        Some(_) => objects(api, &info, request).await,
+    }
+}
+
+async fn objects(api: &Arc<Api>, info: &RequestInfo, request: Request) -> Result<Response, Failure> {
+    let target = info.target.clone().ok_or_else(Failure::no_route)?;
     let (parts, body) = request.into_parts();
     let kind =
         registry::find(&target.group, &target.version, &target.resource).ok_or_else(Failure::no_route)?;
@@ -171,7 +178,7 @@ fn in_its_scope(call: &Call) -> bool {
 fn general(api: &Arc<Api>, info: &RequestInfo, request: &Request) -> Result<Response, Failure> {
     let documents = [
         discovery::serve(&api.discovery, request.uri().path(), request.headers()),
-        openapi::serve(&api.openapi, request.uri().path(), request.headers()),
+        openapi::serve(&api.openapi, request.uri(), request.headers()),
     ];
     match documents.into_iter().flatten().next() {
         Some(_) if info.verb != Verb::Get => Err(Failure::no_method()),

@@ -4,6 +4,7 @@ mod access;
 mod impersonate;
 mod limits;
 mod panic;
+mod timeout;
 mod trace;
 mod warnings;
 

@@ -91,6 +91,19 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
     })
 }
 
+/// Whether the client takes JSON of something that has no other form.
+pub(crate) fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+    let entries = accept(headers);
+    let plain = |entry: &Entry<'_>| entry.is_json() && entry.parameter("as").is_none();
+    if entries.is_empty() || entries.iter().any(plain) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::NotAcceptable,
+        "only the following media types can be produced: application/json",
+    ))
+}
+
 fn one_form(entry: &Entry<'_>) -> Option<Form> {
     if !entry.is_json() {
         return None;

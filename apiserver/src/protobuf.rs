@@ -8,8 +8,11 @@ mod tables;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+/// Seconds of 0001-01-01, Go's time that is not set.
+const GO_ZERO: i64 = -62_135_596_800;
 /// What every such body begins with.
 const MAGIC: &[u8] = b"k8s\0";
 
@@ -59,6 +62,12 @@ struct Field {
 enum Type {
     Text,
     Texts,
+    /// Shown as base64.
+    Bytes,
+    /// Shown to the second, as RFC 3339.
+    Time,
+    /// Shown to the microsecond, as RFC 3339.
+    MicroTime,
     Bool,
     Int,
     Message(&'static Message),
@@ -145,6 +154,13 @@ fn put(out: &mut Map<String, Value>, field: &Field, wire: &Wire<'_>) -> Result<(
         // Text and messages that are not set are sent empty.
         (Type::Text, Wire::Bytes([])) => {}
         (Type::Text, Wire::Bytes(bytes)) => drop(out.insert(name, text(bytes)?.into())),
+        (Type::Bytes, Wire::Bytes([])) => {}
+        (Type::Bytes, Wire::Bytes(bytes)) => drop(out.insert(name, STANDARD.encode(bytes).into())),
+        (Type::Time | Type::MicroTime, Wire::Bytes(bytes)) => {
+            if let Some(time) = time(bytes, matches!(field.type_, Type::MicroTime))? {
+                out.insert(name, time.into());
+            }
+        }
         (Type::Message(message), Wire::Bytes(bytes)) => {
             drop(out.insert(name, object(message, bytes)?.into()))
         }
@@ -160,6 +176,28 @@ fn put(out: &mut Map<String, Value>, field: &Field, wire: &Wire<'_>) -> Result<(
         _ => return Err(Error::Damaged),
     }
     Ok(())
+}
+
+/// Seconds and nanoseconds since 1970 as text; nothing when neither is there.
+fn time(mut rest: &[u8], micros: bool) -> Result<Option<String>, Error> {
+    let (mut seconds, mut nanos) = (0, 0);
+    let empty = rest.is_empty();
+    while let Some((number, wire)) = next(&mut rest)? {
+        match (number, wire) {
+            (1, Wire::Number(number)) => seconds = number.cast_signed(),
+            (2, Wire::Number(number)) => nanos = number,
+            _ => return Err(Error::Damaged),
+        }
+    }
+    let nanos = i32::try_from(nanos).map_err(|_| Error::Damaged)?;
+    let time = Timestamp::new(seconds, if micros { nanos } else { 0 }).map_err(|_| Error::Damaged)?;
+    let text = if micros {
+        format!("{time:.6}")
+    } else {
+        format!("{time:.0}")
+    };
+    // A time that is not set is the zero of Go, or nothing at all.
+    Ok((!empty && seconds != GO_ZERO).then_some(text))
 }
 
 fn push(out: &mut Map<String, Value>, name: String, value: Value) {
@@ -307,6 +345,43 @@ mod tests {
         let request = field(2, &[0x20, 0x90, 0x1c]);
         let request = read(&body("authentication.k8s.io/v1", "TokenRequest", &request)).unwrap();
         assert_eq!(request["spec"]["expirationSeconds"], 3600);
+    }
+
+    #[test]
+    fn times_bytes_and_delete_options_are_read() {
+        // 2026-01-02T03:04:05.000006Z
+        let time = [0x08, 0xa5, 0xeb, 0xdc, 0xca, 0x06, 0x10, 0xf0, 0x2e];
+        let event = [
+            field(1, &field(1, b"e")),
+            field(2, &field(1, b"Task")),
+            field(6, &time),
+            field(7, b""),
+            field(10, &time),
+        ]
+        .concat();
+        assert_eq!(
+            read(&body("v1", "Event", &event)).unwrap(),
+            json!({
+                "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "involvedObject": {"kind": "Task"},
+                "firstTimestamp": "2026-01-02T03:04:05Z", "eventTime": "2026-01-02T03:04:05.000006Z",
+            })
+        );
+        let request = field(2, &[field(1, b"pem"), field(7, b"s")].concat());
+        let request = read(&body(
+            "certificates.k8s.io/v1",
+            "CertificateSigningRequest",
+            &request,
+        ));
+        assert_eq!(
+            request.unwrap()["spec"],
+            json!({"request": "cGVt", "signerName": "s"})
+        );
+        let options = [vec![0x08, 0x00], field(2, &field(1, b"u")), field(5, b"All")].concat();
+        let options = read(&body("coordination.k8s.io/v1", "DeleteOptions", &options)).unwrap();
+        assert_eq!(
+            (&options["preconditions"]["uid"], &options["dryRun"]),
+            (&json!("u"), &json!(["All"]))
+        );
     }
 
     #[test]

@@ -94,6 +94,9 @@ impl Params {
             ));
         }
         let version = self.version()?;
+        if self.text("continue").is_some() {
+            return self.continued(version);
+        }
         match (self.text("resourceVersionMatch"), version) {
             (None, None | Some(Revision::ZERO)) => Ok(AtVersion::Newest),
             (None, Some(version)) => Ok(AtVersion::NotOlderThan(version)),
@@ -117,6 +120,24 @@ impl Params {
                 "resourceVersionMatch",
                 other,
                 &["NotOlderThan", "Exact"],
+            )),
+        }
+    }
+
+    /// A page after the first is of the version that its token names, and of no other.
+    fn continued(&self, version: Option<Revision>) -> Result<AtVersion, Failure> {
+        if self.text("resourceVersionMatch").is_some() {
+            return Err(invalid(
+                "ListOptions",
+                "resourceVersionMatch",
+                "FieldValueForbidden",
+                "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+            ));
+        }
+        match version {
+            None | Some(Revision::ZERO) => Ok(AtVersion::Newest),
+            Some(_) => Err(Failure::bad_request(
+                "specifying resource version is not allowed when using continue",
             )),
         }
     }
@@ -218,6 +239,7 @@ mod tests {
         let ok = |query: &str| params(query).list_version().unwrap();
         assert_eq!(ok(""), AtVersion::Newest);
         assert_eq!(ok("resourceVersion=0"), AtVersion::Newest);
+        assert_eq!(ok("continue=t&resourceVersion=0"), AtVersion::Newest);
         assert_eq!(ok("resourceVersion=7"), AtVersion::NotOlderThan(Revision(7)));
         assert_eq!(
             ok("resourceVersion=7&resourceVersionMatch=Exact"),
@@ -228,6 +250,8 @@ mod tests {
             ("resourceVersion=0&resourceVersionMatch=Exact", 422),
             ("resourceVersion=7&resourceVersionMatch=Maybe", 422),
             ("resourceVersion=x", 400),
+            ("continue=t&resourceVersion=7", 400),
+            ("continue=t&resourceVersion=7&resourceVersionMatch=Exact", 422),
             ("sendInitialEvents=true", 422),
         ] {
             assert_eq!(

@@ -14,6 +14,7 @@ use crate::access::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectReview, SelfSubjectRulesReview,
     SubjectAccessReview, TokenReview,
 };
+use crate::events;
 use crate::validation::Rules;
 use crate::{
     Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, Lease,
@@ -254,6 +255,7 @@ static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
                 "involvedObject.namespace",
                 "involvedObject.uid",
                 "reason",
+                "reportingComponent",
                 "type",
             ],
             definition_name: "io.k8s.api.core.v1.Event",
@@ -357,6 +359,29 @@ static REVIEWS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
     ]
 });
 
+static FORMS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
+    vec![kind::<events::Event>(Words {
+        singular: "event",
+        short_names: &["ev"],
+        has_status: false,
+        selectable_fields: &[
+            NAME,
+            NAMESPACE,
+            "reason",
+            "regarding.apiVersion",
+            "regarding.kind",
+            "regarding.name",
+            "regarding.namespace",
+            "regarding.uid",
+            "reportingController",
+            "type",
+        ],
+        definition_name: "io.k8s.api.events.v1.Event",
+        columns: columns::EVENT,
+        cells: columns::event,
+    })]
+});
+
 /// Every kind whose objects are stored.
 #[must_use]
 pub fn kinds() -> &'static [KindInfo] {
@@ -369,9 +394,15 @@ pub fn reviews() -> &'static [KindInfo] {
     &REVIEWS
 }
 
-/// Everything that is served: stored kinds and reviews.
+/// Every kind that is another form of a stored kind's objects.
+#[must_use]
+pub fn forms() -> &'static [KindInfo] {
+    &FORMS
+}
+
+/// Everything that is served: stored kinds, reviews, and other forms of stored kinds.
 pub fn served() -> impl Iterator<Item = &'static KindInfo> {
-    kinds().iter().chain(reviews())
+    kinds().iter().chain(reviews()).chain(forms())
 }
 
 /// The kind with this plural.

@@ -10,7 +10,7 @@ use super::{Checker, FieldReason, Rules, conditions};
 use crate::certificates::{APPROVED, DENIED, DEVICE_SIGNER, FAILED};
 use crate::meta::field_path::Path;
 use crate::secrets::weakness;
-use crate::{CertificateSigningRequest, ConfigMap, Event, Lease, Namespace, Secret};
+use crate::{CertificateSigningRequest, ConfigMap, Event, Lease, Namespace, Secret, events};
 
 /// Most bytes that a Secret or a ConfigMap holds.
 const MAX_DATA: usize = 1024 * 1024;
@@ -178,6 +178,9 @@ impl Rules for Event {
         );
     }
 }
+
+// It is stored, and so checked, as the Event of `v1`.
+impl Rules for events::Event {}
 
 /// Largest request for a certificate: a key and a name.
 const MAX_REQUEST: usize = 16 * 1024;

@@ -178,8 +178,5 @@ pub(crate) async fn collection(api: &Arc<Api>, call: &Call, body: Body) -> Resul
         }
     }
     let metadata = json!({"resourceVersion": list.revision.to_string()});
-    Ok(read::objects(
-        list_head(call.kind, &metadata.to_string()),
-        removed,
-    ))
+    read::objects(list_head(call.kind, &metadata.to_string()), removed)
 }

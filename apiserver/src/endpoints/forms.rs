@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::endpoints::Call;
+use crate::endpoints::{Call, list_head};
 use crate::negotiate::{Form, MetaVersion};
 use crate::query::invalid;
-use crate::registry::{Error, Kind, Object};
+use crate::registry::{Error, Kind};
 use crate::respond::{Failure, JSON, bytes_response};
 
 /// What stands in `row.object`.
@@ -72,7 +72,7 @@ impl Printer {
             Form::Table(version) => {
                 let revision = revision_of(json)?;
                 let metadata = json!({"resourceVersion": revision});
-                self.table(version, &metadata, &[json], true)
+                self.table(version, &metadata, json, true)
             }
         }
     }
@@ -82,7 +82,7 @@ impl Printer {
         match self.form {
             Form::Table(version) => {
                 let metadata = json!({"resourceVersion": revision_of(json)?});
-                self.table(version, &metadata, &[json], first)
+                self.table(version, &metadata, json, first)
             }
             _ => self.object(json),
         }
@@ -108,83 +108,86 @@ impl Printer {
         }
     }
 
-    /// A table or a list of metadata.
-    pub(crate) fn list(
-        &self,
-        version: MetaVersion,
-        metadata: &Value,
-        items: &[Object],
-    ) -> Result<Bytes, Error> {
-        if matches!(self.form, Form::Table(_)) {
-            let items: Vec<&Bytes> = items.iter().map(|object| &object.json).collect();
-            return self.table(version, metadata, &items, true);
+    /// What a list begins with; its items follow, with commas, and `]}`.
+    pub(crate) fn list_head(&self, metadata: &Value) -> String {
+        match self.form {
+            Form::Object => list_head(self.kind, &metadata.to_string()),
+            Form::Table(version) => self.table_head(version, metadata, true),
+            Form::Partial(version) => format!(
+                "{{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+                version.api_version()
+            ),
         }
-        let mut out = format!(
-            "{{\"kind\":\"PartialObjectMetadataList\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
-            version.api_version()
-        );
-        for (index, object) in items.iter().enumerate() {
-            if index > 0 {
-                out.push(',');
-            }
-            out.push_str(&partial(raw_metadata(&object.json)?, version));
-        }
-        out.push_str("]}");
-        Ok(out.into())
     }
 
+    /// One item of a list.
+    pub(crate) fn item(&self, json: &Bytes) -> Result<Bytes, Error> {
+        match self.form {
+            Form::Object => Ok(json.clone()),
+            Form::Table(version) => {
+                let mut out = BytesMut::new();
+                self.row(&mut out, version, json)?;
+                Ok(out.freeze())
+            }
+            Form::Partial(version) => Ok(partial(raw_metadata(json)?, version).into()),
+        }
+    }
+
+    /// A table of one object.
     fn table(
         &self,
         version: MetaVersion,
         metadata: &Value,
-        items: &[&Bytes],
+        json: &Bytes,
         columns: bool,
     ) -> Result<Bytes, Error> {
-        let columns: Vec<Value> = if columns {
-            let columns = self.kind.columns.iter();
-            columns
-                .map(|column| {
-                    json!({
-                        "name": column.name, "type": column.type_, "format": column.format,
-                        "description": column.description, "priority": column.priority,
-                    })
-                })
-                .collect()
-        } else {
-            Vec::new()
-        };
         let mut out = BytesMut::new();
-        let head = format!(
+        out.extend_from_slice(self.table_head(version, metadata, columns).as_bytes());
+        self.row(&mut out, version, json)?;
+        out.extend_from_slice(b"]}");
+        Ok(out.freeze())
+    }
+
+    fn table_head(&self, version: MetaVersion, metadata: &Value, columns: bool) -> String {
+        let columns: Vec<Value> = self
+            .kind
+            .columns
+            .iter()
+            .filter(|_| columns)
+            .map(|column| {
+                json!({
+                    "name": column.name, "type": column.type_, "format": column.format,
+                    "description": column.description, "priority": column.priority,
+                })
+            })
+            .collect();
+        format!(
             "{{\"kind\":\"Table\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"columnDefinitions\":{},\"rows\":[",
             version.api_version(),
             Value::from(columns)
-        );
-        out.extend_from_slice(head.as_bytes());
-        for (index, json) in items.iter().enumerate() {
-            if index > 0 {
-                out.extend_from_slice(b",");
+        )
+    }
+
+    fn row(&self, out: &mut BytesMut, version: MetaVersion, json: &Bytes) -> Result<(), Error> {
+        let value: Value = serde_json::from_slice(json).map_err(|error| Error::Damaged {
+            key: "an object".to_owned(),
+            detail: error.to_string(),
+        })?;
+        let cells = Value::from(self.kind.cells(&value, self.now));
+        out.extend_from_slice(format!("{{\"cells\":{cells}").as_bytes());
+        match self.include {
+            Include::None => {}
+            Include::Metadata => {
+                out.extend_from_slice(b",\"object\":");
+                out.extend_from_slice(partial(raw_metadata(json)?, version).as_bytes());
             }
-            let value: Value = serde_json::from_slice(json).map_err(|error| Error::Damaged {
-                key: "an object".to_owned(),
-                detail: error.to_string(),
-            })?;
-            let cells = Value::from(self.kind.cells(&value, self.now));
-            out.extend_from_slice(format!("{{\"cells\":{cells}").as_bytes());
-            match self.include {
-                Include::None => {}
-                Include::Metadata => {
-                    out.extend_from_slice(b",\"object\":");
-                    out.extend_from_slice(partial(raw_metadata(json)?, version).as_bytes());
-                }
-                Include::Object => {
-                    out.extend_from_slice(b",\"object\":");
-                    out.extend_from_slice(json);
-                }
+            Include::Object => {
+                out.extend_from_slice(b",\"object\":");
+                out.extend_from_slice(json);
             }
-            out.extend_from_slice(b"}");
         }
-        out.extend_from_slice(b"]}");
-        Ok(out.freeze())
+        out.extend_from_slice(b"}");
+        Ok(())
     }
 
     /// An answer that is one object.

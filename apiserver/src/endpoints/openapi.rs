@@ -1,191 +1,141 @@
-//! OpenAPI v3: a root document, and one document for each group and version, made from the kinds' schemas.
+//! OpenAPI: version 3 (a root document, and one document for each group and version) and version 2 (one document, as
+//! JSON and as protobuf), both made once from the kinds' schemas and the same list of routes.
+
+mod definitions;
+mod gnostic;
+mod routes;
+mod v2;
+mod v3;
 
 use std::collections::BTreeMap;
 
-use axum::response::Response;
-use http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, LOCATION};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use panda_api::meta::Reason;
 use panda_api::scheme;
 use serde_json::{Map, Value, json};
 
 use crate::endpoints::discovery::Document;
-use crate::endpoints::reviews;
+use crate::negotiate::accept;
 use crate::registry::Kind;
 use crate::respond::{Failure, JSON};
 
-const ROOT: &str = "/openapi/v3";
+const V2: &str = "/openapi/v2";
+const V3: &str = "/openapi/v3";
+/// What kubectl up to 1.28 asks for, in the two spellings that are met, and what the answer is called.
+const PROTOBUF_ASKED: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+const PROTOBUF: &str = PROTOBUF_ASKED[1];
 
-/// All documents, by path.
+/// All documents.
 #[derive(Debug)]
-pub(crate) struct Documents(BTreeMap<String, Document>);
+pub(crate) struct Documents {
+    /// Version 3, by path.
+    v3: BTreeMap<String, Document>,
+    v2_json: Document,
+    v2_protobuf: Document,
+}
 
 impl Documents {
     pub(crate) fn new() -> Self {
         let mut groups: BTreeMap<String, Vec<Kind>> = BTreeMap::new();
         for kind in scheme::served() {
-            groups.entry(base(kind)).or_default().push(kind);
+            groups.entry(routes::base(kind)).or_default().push(kind);
         }
-        let mut documents = BTreeMap::new();
+        let mut v3 = BTreeMap::new();
         let mut paths = Map::new();
-        for (base, kinds) in groups {
-            let document = Document::new(group(&base, &kinds).to_string().into_bytes());
-            let hash = document.etag.trim_matches('"').to_owned();
-            let url = format!("{ROOT}/{base}?hash={hash}");
+        for (base, kinds) in &groups {
+            let document = Document::new(v3::document(kinds).to_string().into_bytes());
+            let url = format!("{V3}/{base}?hash={}", hash(&document));
             paths.insert(base.clone(), json!({"serverRelativeURL": url}));
-            documents.insert(format!("{ROOT}/{base}"), document);
+            v3.insert(format!("{V3}/{base}"), document);
         }
         let root = json!({"paths": paths}).to_string();
-        documents.insert(ROOT.to_owned(), Document::new(root.into_bytes()));
-        Self(documents)
-    }
-}
-
-/// `apis/panda.dev/v1alpha1`.
-fn base(kind: Kind) -> String {
-    if kind.group.is_empty() {
-        format!("api/{}", kind.version)
-    } else {
-        format!("apis/{}/{}", kind.group, kind.version)
-    }
-}
-
-fn group(base: &str, kinds: &[Kind]) -> Value {
-    let mut paths = Map::new();
-    let mut schemas = Map::new();
-    for kind in kinds {
-        schemas.insert(kind.definition_name.to_owned(), kind.schema().clone());
-        let inside = if kind.namespaced {
-            "namespaces/{namespace}/"
-        } else {
-            ""
-        };
-        let collection = format!("/{base}/{inside}{}", kind.plural);
-        if reviews::is_review(kind) {
-            let post = with_body(operation(kind, "post", &WRITE), kind, &[JSON]);
-            paths.insert(
-                collection,
-                json!({"parameters": in_path(kind, false), "post": post}),
-            );
-            continue;
-        }
-        paths.insert(format!("{collection}/{{name}}"), one(kind));
-        if kind.has_status {
-            paths.insert(format!("{collection}/{{name}}/status"), status(kind));
-        }
-        paths.insert(collection, many(kind));
-        if kind.namespaced {
-            let all = json!({"get": operation(kind, "list", &LIST)});
-            paths.insert(format!("/{base}/{}", kind.plural), all);
+        v3.insert(V3.to_owned(), Document::new(root.into_bytes()));
+        let all: Vec<Kind> = groups.into_values().flatten().collect();
+        let v2 = v2::document(&all);
+        Self {
+            v3,
+            v2_json: Document::new(v2.to_string().into_bytes()),
+            v2_protobuf: Document::new(gnostic::document(&v2)),
         }
     }
-    json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Panda", "version": env!("CARGO_PKG_VERSION")},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    })
 }
 
-const LIST: [&str; 8] = [
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "timeoutSeconds",
-    "watch",
-];
-const WRITE: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
-const PATCH: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
-const DELETE: [&str; 3] = ["dryRun", "gracePeriodSeconds", "propagationPolicy"];
-const BOOLEANS: [&str; 3] = ["allowWatchBookmarks", "force", "watch"];
-const INTEGERS: [&str; 3] = ["gracePeriodSeconds", "limit", "timeoutSeconds"];
-const MERGE: &str = "application/merge-patch+json";
-const JSON_PATCH: &str = "application/json-patch+json";
-
-fn many(kind: Kind) -> Value {
-    json!({
-        "parameters": in_path(kind, false),
-        "get": operation(kind, "list", &LIST),
-        "post": with_body(operation(kind, "post", &WRITE), kind, &[JSON]),
-        "delete": operation(kind, "deletecollection", &DELETE),
-    })
+fn hash(document: &Document) -> &str {
+    document.etag.trim_matches('"')
 }
 
-fn one(kind: Kind) -> Value {
-    json!({
-        "parameters": in_path(kind, true),
-        "get": operation(kind, "get", &[]),
-        "put": with_body(operation(kind, "put", &WRITE), kind, &[JSON]),
-        "patch": with_body(operation(kind, "patch", &PATCH), kind, &[JSON_PATCH, MERGE]),
-        "delete": operation(kind, "delete", &DELETE),
-    })
+/// The head of both versions' documents.
+fn info() -> Value {
+    json!({"title": "Panda", "version": env!("CARGO_PKG_VERSION")})
 }
 
-fn status(kind: Kind) -> Value {
-    json!({
-        "parameters": in_path(kind, true),
-        "get": operation(kind, "get", &[]),
-        "put": with_body(operation(kind, "put", &WRITE), kind, &[JSON]),
-        "patch": with_body(operation(kind, "patch", &PATCH), kind, &[JSON_PATCH, MERGE]),
-    })
-}
-
-fn in_path(kind: Kind, named: bool) -> Vec<Value> {
-    let parameter = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
-    let namespace = kind.namespaced.then(|| parameter("namespace"));
-    namespace
-        .into_iter()
-        .chain(named.then(|| parameter("name")))
-        .collect()
-}
-
-fn operation(kind: Kind, action: &str, parameters: &[&str]) -> Value {
-    let parameters: Vec<Value> = parameters
-        .iter()
-        .map(|name| {
-            let type_ = if BOOLEANS.contains(name) {
-                "boolean"
-            } else if INTEGERS.contains(name) {
-                "integer"
-            } else {
-                "string"
-            };
-            json!({"name": name, "in": "query", "schema": {"type": type_, "uniqueItems": true}})
-        })
-        .collect();
-    let schema = json!({"$ref": format!("#/components/schemas/{}", kind.definition_name)});
-    json!({
-        "operationId": format!("{action}{}{}", kind.version, kind.kind),
-        "tags": [format!("{}_{}", kind.group, kind.version)],
-        "parameters": parameters,
-        "responses": {"200": {"description": "OK", "content": {JSON: {"schema": schema}}}},
-        "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-    })
-}
-
-fn with_body(mut operation: Value, kind: Kind, media: &[&str]) -> Value {
-    let patch = media.contains(&MERGE);
-    let schema = if patch {
-        json!({"type": "object"})
-    } else {
-        json!({"$ref": format!("#/components/schemas/{}", kind.definition_name)})
-    };
-    let content: Map<String, Value> = media
-        .iter()
-        .map(|media| ((*media).to_owned(), json!({"schema": schema})))
-        .collect();
-    operation["requestBody"] = json!({"required": true, "content": content});
-    operation
-}
-
-/// The document at this path, if there is one.
+/// The document at this address, if there is one.
 pub(crate) fn serve(
     documents: &Documents,
-    path: &str,
+    uri: &Uri,
     headers: &HeaderMap,
 ) -> Option<Result<Response, Failure>> {
-    let document = documents.0.get(path.strip_suffix('/').unwrap_or(path))?;
-    Some(Ok(document.answer(headers, JSON)))
+    let path = uri.path().strip_suffix('/').unwrap_or(uri.path());
+    if path == V2 {
+        return Some(version_2(documents, headers));
+    }
+    let document = documents.v3.get(path)?;
+    let entries = accept(headers);
+    if !entries.is_empty() && !entries.iter().any(|entry| entry.is_json()) {
+        return Some(Err(not_acceptable(JSON)));
+    }
+    let asked = uri
+        .query()
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .find_map(|pair| pair.strip_prefix("hash="))
+        .filter(|_| path != V3);
+    Some(Ok(match asked {
+        None => document.answer(headers, JSON),
+        // Under its hash a document never changes.
+        Some(asked) if asked == hash(document) => {
+            let mut response = document.answer(headers, JSON);
+            let forever = HeaderValue::from_static("public, immutable");
+            response.headers_mut().insert(CACHE_CONTROL, forever);
+            response
+        }
+        Some(_) => moved(&format!("{path}?hash={}", hash(document))),
+    }))
+}
+
+fn moved(to: &str) -> Response {
+    let mut response = StatusCode::MOVED_PERMANENTLY.into_response();
+    if let Ok(to) = HeaderValue::from_str(to) {
+        response.headers_mut().insert(LOCATION, to);
+    }
+    response
+}
+
+fn version_2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
+    let entries = accept(headers);
+    if entries.is_empty() {
+        return Ok(documents.v2_json.answer(headers, JSON));
+    }
+    for entry in &entries {
+        let protobuf = |name: &&str| entry.media.eq_ignore_ascii_case(name);
+        if PROTOBUF_ASKED.iter().any(protobuf) {
+            return Ok(documents.v2_protobuf.answer(headers, PROTOBUF));
+        }
+        if entry.is_json() {
+            return Ok(documents.v2_json.answer(headers, JSON));
+        }
+    }
+    Err(not_acceptable(&format!("{JSON}, {PROTOBUF}")))
+}
+
+fn not_acceptable(possible: &str) -> Failure {
+    Failure::new(
+        Reason::NotAcceptable,
+        format!("only the following media types can be produced: {possible}"),
+    )
 }

@@ -1,6 +1,5 @@
 //! Get and list.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,9 +13,9 @@ use panda_api::meta::ListMeta;
 use serde_json::{Value, json};
 
 use crate::endpoints::forms::{Include, Printer};
-use crate::endpoints::{Api, Call, list_head};
+use crate::endpoints::{Api, Call};
 use crate::negotiate::{Form, form};
-use crate::registry::{ListOptions, Object, ObjectList};
+use crate::registry::{Error, ListOptions, Object, ObjectList};
 use crate::respond::{Failure, JSON, bytes_response};
 
 /// Bytes of a list that are sent at a time.
@@ -54,14 +53,8 @@ pub(crate) async fn list(api: &Arc<Api>, call: &Call) -> Result<Response, Failur
         at: call.params.list_version()?,
     };
     let list = api.registry.list(call.kind, &options).await?;
-    let metadata = list_meta(&list);
-    match printer.form {
-        Form::Object => Ok(objects(list_head(call.kind, &metadata.to_string()), list.items)),
-        Form::Table(version) | Form::Partial(version) => {
-            let body = printer.list(version, &metadata, &list.items)?;
-            Ok(bytes_response(StatusCode::OK, JSON, body))
-        }
-    }
+    let head = printer.list_head(&list_meta(&list));
+    stream(head, list.items, Some(printer))
 }
 
 fn list_meta(list: &ObjectList) -> Value {
@@ -74,65 +67,96 @@ fn list_meta(list: &ObjectList) -> Value {
 }
 
 /// A list straight from the stored bytes.
-pub(crate) fn objects(head: String, items: Vec<Object>) -> Response {
+pub(crate) fn objects(head: String, items: Vec<Object>) -> Result<Response, Failure> {
+    stream(head, items, None)
+}
+
+/// A list, made while it is sent: however large, it is never in memory as a whole besides the stored bytes.
+fn stream(head: String, items: Vec<Object>, printer: Option<Printer>) -> Result<Response, Failure> {
+    let printer = printer.filter(|printer| printer.form != Form::Object);
     let commas = items.len().saturating_sub(1);
     let length = head.len() + items.iter().map(|item| item.json.len()).sum::<usize>() + commas + 2;
-    let body = ListBody {
+    let mut body = ListBody {
+        length: printer.is_none().then_some(length as u64),
+        ready: None,
         head: Some(head),
         items: items.into_iter(),
+        printer,
         first: true,
-        left: length,
+        ended: false,
     };
-    bytes_response(StatusCode::OK, JSON, Body::new(body))
+    // What fails at the beginning is still an answer; later it can only cut the body short.
+    body.ready = body.chunk()?;
+    Ok(bytes_response(StatusCode::OK, JSON, Body::new(body)))
 }
 
 struct ListBody {
+    /// Bytes that are left, where that is known beforehand.
+    length: Option<u64>,
+    /// Made and not sent yet.
+    ready: Option<Bytes>,
     head: Option<String>,
     items: std::vec::IntoIter<Object>,
+    /// How items are shown; none: as they are stored.
+    printer: Option<Printer>,
     first: bool,
-    left: usize,
+    ended: bool,
 }
 
 impl ListBody {
-    fn chunk(&mut self) -> Option<Bytes> {
-        if self.left == 0 {
-            return None;
+    fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.ended {
+            return Ok(None);
         }
-        let mut out = BytesMut::with_capacity(self.left.min(CHUNK + (8 << 10)));
+        let left = self.length.and_then(|left| usize::try_from(left).ok());
+        let mut out = BytesMut::with_capacity(left.unwrap_or(CHUNK).min(CHUNK + (8 << 10)));
         if let Some(head) = self.head.take() {
             out.put_slice(head.as_bytes());
         }
         while out.len() < CHUNK {
             let Some(item) = self.items.next() else {
                 out.put_slice(b"]}");
+                self.ended = true;
                 break;
             };
             if !std::mem::take(&mut self.first) {
                 out.put_u8(b',');
             }
-            out.put_slice(&item.json);
+            match &self.printer {
+                None => out.put_slice(&item.json),
+                Some(printer) => out.put_slice(&printer.item(&item.json)?),
+            }
         }
-        self.left = self.left.saturating_sub(out.len());
-        Some(out.freeze())
+        Ok(Some(out.freeze()))
     }
 }
 
 impl HttpBody for ListBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.chunk().map(|chunk| Ok(Frame::data(chunk))))
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let chunk = match self.ready.take() {
+            Some(ready) => Ok(Some(ready)),
+            None => self.chunk(),
+        };
+        if let (Ok(Some(chunk)), Some(left)) = (&chunk, &mut self.length) {
+            *left = left.saturating_sub(chunk.len() as u64);
+        }
+        if chunk.is_err() {
+            self.ended = true;
+        }
+        Poll::Ready(chunk.transpose().map(|chunk| chunk.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == 0
+        self.ended && self.ready.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left as u64)
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

@@ -17,7 +17,7 @@ use crate::authn::{AUDIENCE, Principal, User};
 use crate::authz::{Attributes, Authorizer, Decision};
 use crate::body;
 use crate::endpoints::{Api, Call};
-use crate::negotiate::encoding;
+use crate::negotiate::{encoding, plain};
 use crate::registry::Kind;
 use crate::respond::{Failure, json};
 
@@ -56,6 +56,7 @@ pub(crate) async fn decode<K: Resource + DeserializeOwned>(call: &Call, body: Bo
 }
 
 pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Response, Failure> {
+    plain(&call.parts.headers)?;
     let user = call.user()?;
     let rules = api.authorizer.as_ref();
     match call.kind.kind {

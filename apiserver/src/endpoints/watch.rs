@@ -118,6 +118,7 @@ pub(crate) async fn watch(api: &Arc<Api>, call: &Call) -> Result<Response, Failu
         Start::After(Revision::ZERO) => (now, false),
         Start::After(version) => (version, false),
     };
+    let bookmarks = call.params.flag("allowWatchBookmarks");
     let source = match registry.watch(scope, from).await {
         Ok(watch) => Ok(watch),
         // Too old: 200 and an ERROR event, which every client's watch code reads.
@@ -128,8 +129,9 @@ pub(crate) async fn watch(api: &Arc<Api>, call: &Call) -> Result<Response, Failu
     let stream = Stream {
         source,
         initial,
-        mark: marked.then_some(from),
-        bookmarks: call.params.flag("allowWatchBookmarks"),
+        // As upstream: who did not ask for bookmarks gets no other mark of the end either.
+        mark: (marked && bookmarks).then_some(from),
+        bookmarks,
         next_bookmark: began + BOOKMARKS,
         last_bookmark: false,
         end: began + life(api, call)?,
@@ -261,6 +263,8 @@ impl Stream {
     }
 
     fn put(&mut self, out: &mut BytesMut, kind: &str, json: &Bytes) -> Result<(), Error> {
+        // Ages are of now, not of when the watch began.
+        self.printer.now = self.registry.clock().now();
         let object = self.printer.event(json, self.first)?;
         self.first = false;
         line(out, kind, &object);

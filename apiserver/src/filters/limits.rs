@@ -124,6 +124,10 @@ pub(super) async fn deadline(State(time): State<Duration>, request: Request, nex
     if is_long(&request) {
         return next.run(request).await;
     }
+    let time = match super::timeout::deadline(request.uri(), time) {
+        Ok(time) => time,
+        Err(failure) => return failure.into_response(),
+    };
     match tokio::time::timeout(time, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Failure::new(

@@ -1,7 +1,8 @@
 //! Field numbers of the kinds that are read, from upstream's published `.proto` files.
 
 use super::Type::{
-    Bool, BytesMap, Ignored, Int, Message as One, Messages as Many, Text, TextMap, Texts, TextsMap,
+    Bool, Bytes, BytesMap, Ignored, Int, Message as One, Messages as Many, MicroTime, Text, TextMap, Texts,
+    TextsMap, Time,
 };
 use super::{Field, Message, Type};
 
@@ -77,11 +78,48 @@ message!(RULES_SPEC, "SelfSubjectRulesReviewSpec", 1 "namespace" Text);
 message!(RULES, "SelfSubjectRulesReview",
     1 "metadata" One(&METADATA), 2 "spec" One(&RULES_SPEC), 3 "status" Ignored);
 
+message!(SIGNING_SPEC, "CertificateSigningRequestSpec",
+    1 "request" Bytes, 2 "username" Text, 3 "uid" Text, 4 "groups" Texts, 5 "usages" Texts, 6 "extra" TextsMap,
+    7 "signerName" Text, 8 "expirationSeconds" Int);
+message!(SIGNING_CONDITION, "CertificateSigningRequestCondition",
+    1 "type" Text, 2 "reason" Text, 3 "message" Text, 4 "lastUpdateTime" Time, 5 "lastTransitionTime" Time,
+    6 "status" Text);
+message!(SIGNING_STATUS, "CertificateSigningRequestStatus",
+    1 "conditions" Many(&SIGNING_CONDITION), 2 "certificate" Bytes);
+message!(SIGNING, "CertificateSigningRequest",
+    1 "metadata" One(&METADATA), 2 "spec" One(&SIGNING_SPEC), 3 "status" One(&SIGNING_STATUS));
+
+message!(REFERENCE, "ObjectReference",
+    1 "kind" Text, 2 "namespace" Text, 3 "name" Text, 4 "uid" Text, 5 "apiVersion" Text, 6 "resourceVersion" Text,
+    7 "fieldPath" Text);
+message!(EVENT_SOURCE, "EventSource", 1 "component" Text, 2 "host" Text);
+message!(EVENT_SERIES, "EventSeries", 1 "count" Int, 2 "lastObservedTime" MicroTime);
+message!(EVENT, "Event",
+    1 "metadata" One(&METADATA), 2 "involvedObject" One(&REFERENCE), 3 "reason" Text, 4 "message" Text,
+    5 "source" One(&EVENT_SOURCE), 6 "firstTimestamp" Time, 7 "lastTimestamp" Time, 8 "count" Int, 9 "type" Text,
+    10 "eventTime" MicroTime, 11 "series" One(&EVENT_SERIES), 12 "action" Text, 13 "related" One(&REFERENCE),
+    14 "reportingComponent" Text, 15 "reportingInstance" Text);
+message!(NEW_EVENT, "Event",
+    1 "metadata" One(&METADATA), 2 "eventTime" MicroTime, 3 "series" One(&EVENT_SERIES),
+    4 "reportingController" Text, 5 "reportingInstance" Text, 6 "action" Text, 7 "reason" Text,
+    8 "regarding" One(&REFERENCE), 9 "related" One(&REFERENCE), 10 "note" Text, 11 "type" Text,
+    12 "deprecatedSource" One(&EVENT_SOURCE), 13 "deprecatedFirstTimestamp" Time,
+    14 "deprecatedLastTimestamp" Time, 15 "deprecatedCount" Int);
+message!(LEASE_SPEC, "LeaseSpec",
+    1 "holderIdentity" Text, 2 "leaseDurationSeconds" Int, 3 "acquireTime" MicroTime, 4 "renewTime" MicroTime,
+    5 "leaseTransitions" Int, 6 "strategy" Text, 7 "preferredHolder" Text);
+message!(LEASE, "Lease", 1 "metadata" One(&METADATA), 2 "spec" One(&LEASE_SPEC));
+
+message!(PRECONDITIONS, "Preconditions", 1 "uid" Text, 2 "resourceVersion" Text);
+message!(DELETE_OPTIONS, "DeleteOptions",
+    1 "gracePeriodSeconds" Int, 2 "preconditions" One(&PRECONDITIONS), 3 "orphanDependents" Bool,
+    4 "propagationPolicy" Text, 5 "dryRun" Texts, 6 "ignoreStoreReadErrorWithClusterBreakingPotential" Bool);
+
 /// The table of a kind.
 pub(super) fn find(api_version: &str, kind: &str) -> Option<&'static Message> {
     let rbac = "rbac.authorization.k8s.io/v1";
     let (authentication, authorization) = ("authentication.k8s.io/v1", "authorization.k8s.io/v1");
-    let known: [(&str, &str, &'static Message); 15] = [
+    let known: [(&str, &str, &'static Message); 19] = [
         ("v1", "Namespace", &NAMESPACE),
         ("v1", "ServiceAccount", &ACCOUNT),
         ("v1", "Secret", &SECRET),
@@ -97,7 +135,15 @@ pub(super) fn find(api_version: &str, kind: &str) -> Option<&'static Message> {
         (authorization, "SelfSubjectRulesReview", &RULES),
         (authorization, "SubjectAccessReview", &ACCESS),
         (authorization, "LocalSubjectAccessReview", &ACCESS),
+        ("certificates.k8s.io/v1", "CertificateSigningRequest", &SIGNING),
+        ("v1", "Event", &EVENT),
+        ("events.k8s.io/v1", "Event", &NEW_EVENT),
+        ("coordination.k8s.io/v1", "Lease", &LEASE),
     ];
+    // Clients name the group and version of what they delete.
+    if kind == "DeleteOptions" {
+        return Some(&DELETE_OPTIONS);
+    }
     let found = known
         .into_iter()
         .find(|(version, name, _)| *version == api_version && *name == kind);

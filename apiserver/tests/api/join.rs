@@ -416,3 +416,12 @@ async fn garbage_for_a_request_is_refused_and_uses_no_token() {
     ask(&server, &token, &object(&good)).await.expect(201);
     server.stop().await;
 }
+
+/// The name of a certificate request that a device has made.
+pub(crate) async fn device_request(server: &Harness) -> String {
+    let token = token(server, json!({})).await;
+    let made = ask(server, &token, &object(&request(&key(), "pi")))
+        .await
+        .expect(201);
+    made["metadata"]["name"].as_str().unwrap().to_owned()
+}

@@ -20,6 +20,9 @@ pub(crate) fn sample(kind: &KindInfo, name: &str) -> Value {
             });
         }
         "Agent" => object["spec"] = json!({"drivers": [{"kind": "Exec", "command": ["true"]}]}),
+        "Event" if kind.group == "events.k8s.io" => {
+            object["regarding"] = json!({"kind": "Task", "name": "t", "namespace": "default"});
+        }
         "Event" => object["involvedObject"] = json!({"kind": "Task", "name": "t", "namespace": "default"}),
         "RoleBinding" | "ClusterRoleBinding" => {
             object["roleRef"] =

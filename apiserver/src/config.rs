@@ -33,6 +33,10 @@ pub struct Config {
     /// How long Events live.
     #[serde(default = "default_event_ttl")]
     pub event_ttl: Duration,
+    /// How long changes are kept for watchers that come back and for the later pages of lists, 1 s to 24 h. Who names an
+    /// older version is answered 410 and lists again. There are never more than 200,000 changes kept.
+    #[serde(default = "default_history")]
+    pub history: Duration,
     /// Leases of devices and runs.
     #[serde(default)]
     pub leases: Leases,
@@ -169,6 +173,10 @@ fn default_event_ttl() -> Duration {
     Duration::from_secs(24 * 3600)
 }
 
+fn default_history() -> Duration {
+    Duration::from_secs(600)
+}
+
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -183,6 +191,12 @@ pub enum Error {
     Zero {
         /// The bound.
         field: &'static str,
+    },
+    /// A history of that length is no good.
+    #[error("history is {found}, want 1s to 24h")]
+    History {
+        /// What it says.
+        found: String,
     },
     /// Certificates of that length are no good.
     #[error("certificates.deviceLife is {found}, want 1s to 87600h")]
@@ -209,6 +223,7 @@ impl Config {
             tls_names: Vec::new(),
             limits: Limits::default(),
             event_ttl: default_event_ttl(),
+            history: default_history(),
             leases: Leases::default(),
             certificates: Certificates::default(),
         }
@@ -222,6 +237,11 @@ impl Config {
         if self.api_version != API_VERSION || self.kind != KIND {
             return Err(Error::Kind {
                 found: format!("{} {}", self.api_version, self.kind),
+            });
+        }
+        if !(1..=24 * 3600).contains(&self.history.get().as_secs()) {
+            return Err(Error::History {
+                found: self.history.to_string(),
             });
         }
         let limits = &self.limits;
@@ -283,6 +303,11 @@ mod tests {
             let leases = format!("\"/d\",\"leases\":{{\"grantTTL\":\"{ttl}\"}}");
             let config: Config = serde_json::from_str(&text.replace("\"/d\"", &leases)).unwrap();
             assert_eq!(config.validate().is_ok(), good, "{ttl}");
+        }
+        for (history, good) in [("1s", true), ("24h", true), ("0s", false), ("25h", false)] {
+            let history = format!("\"/d\",\"history\":\"{history}\"");
+            let config: Config = serde_json::from_str(&text.replace("\"/d\"", &history)).unwrap();
+            assert_eq!(config.validate().is_ok(), good, "{history}");
         }
         let other = Config {
             kind: "Task".to_owned(),

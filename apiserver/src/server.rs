@@ -1,6 +1,7 @@
 //! The server, put together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -268,7 +269,7 @@ impl Server {
         if let Ok(address) = listener.local_addr() {
             tracing::info!(%address, "API server listens");
         }
-        let compactor = Compactor::build(Arc::clone(&self.deps.store), Policy::default());
+        let compactor = Compactor::build(Arc::clone(&self.deps.store), policy(self.config.history.get()));
         tokio::join!(
             serving.run(listener, stop.clone()),
             housekeeping.run(stop.clone()),
@@ -278,6 +279,16 @@ impl Server {
         );
         tracing::info!("API server has stopped");
         Ok(())
+    }
+}
+
+/// History of this age is kept; it is looked at often enough that it is never much older.
+fn policy(min_age: Duration) -> Policy {
+    let default = Policy::default();
+    Policy {
+        min_age,
+        interval: default.interval.min(min_age / 4).max(Duration::from_millis(250)),
+        ..default
     }
 }
 

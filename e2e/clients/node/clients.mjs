@@ -9,13 +9,10 @@ const kc = new k8s.KubeConfig();
 kc.loadFromDefault();
 const custom = kc.makeApiClient(k8s.CustomObjectsApi);
 const objects = k8s.KubernetesObjectApi.makeApiClient(kc);
-const resources = await custom.getAPIResources({ group, version });
-const namespaced = resources.resources.find((item) => item.name === plural).namespaced;
-const place = namespaced ? `namespaces/${namespace}/${plural}` : plural;
-const path = `/apis/${group}/${version}/${place}`;
+const path = `/apis/${group}/${version}/namespaces/${namespace}/${plural}`;
 
 function agent(name, labels = {}) {
-  const metadata = namespaced ? { name, namespace, labels } : { name, labels };
+  const metadata = { name, namespace, labels };
   const spec = { displayName: 'one', drivers: [{ kind: 'Exec', command: ['true'] }] };
   return { apiVersion: `${group}/${version}`, kind: 'Agent', metadata, spec };
 }
@@ -59,9 +56,7 @@ const cases = {
     await objects.create(agent('js-patch'));
     const body = [{ op: 'replace', path: '/spec/displayName', value: 'two' }];
     const at = { group, version, plural, name: 'js-patch', body, namespace };
-    const patched = namespaced
-      ? await custom.patchNamespacedCustomObject(at)
-      : await custom.patchClusterCustomObject(at);
+    const patched = await custom.patchNamespacedCustomObject(at);
     assert.equal(patched.spec.displayName, 'two');
   },
 
@@ -86,10 +81,7 @@ const cases = {
 
   async an_informer_keeps_a_cache() {
     await objects.create(agent('js-before', { i: 'js' }));
-    const list = () =>
-      namespaced
-        ? custom.listNamespacedCustomObject({ group, version, plural, namespace, labelSelector: 'i=js' })
-        : custom.listClusterCustomObject({ group, version, plural, labelSelector: 'i=js' });
+    const list = () => custom.listNamespacedCustomObject({ group, version, plural, namespace, labelSelector: 'i=js' });
     const informer = k8s.makeInformer(kc, path, list, 'i=js');
     const names = () => informer.list().map((item) => item.metadata.name).sort().join();
     await informer.start();

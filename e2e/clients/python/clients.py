@@ -1,5 +1,6 @@
 """Drives the stock Python client; see ../README.md."""
 
+import json
 import os
 import sys
 import threading
@@ -28,26 +29,16 @@ def agent(name, text="one", **labels):
     }
 
 
-class Custom:
-    """The custom objects of one namespaced or cluster-scoped kind."""
-
-    def __init__(self, namespaced):
-        self.api = client.CustomObjectsApi()
-        self.namespaced = namespaced
-
-    def __call__(self, verb, *rest, many=False, **options):
-        noun = "custom_object"
-        if self.namespaced:
-            return getattr(self.api, f"{verb}_namespaced_{noun}")(GROUP, VERSION, NS, PLURAL, *rest, **options)
-        return getattr(self.api, f"{verb}_cluster_{noun}")(GROUP, VERSION, PLURAL, *rest, **options)
+def custom(verb, *rest, **options):
+    """A call of the custom objects API, for Agents of the namespace."""
+    method = getattr(client.CustomObjectsApi(), f"{verb}_namespaced_custom_object")
+    return method(GROUP, VERSION, NS, PLURAL, *rest, **options)
 
 
 def refused(code, reason, call):
     try:
         call()
     except ApiException as error:
-        import json
-
         status = json.loads(error.body)
         assert (error.status, status["reason"]) == (code, reason), (error.status, status)
         return status
@@ -55,7 +46,7 @@ def refused(code, reason, call):
 
 
 @case
-def objects_are_made_read_changed_and_deleted(custom):
+def objects_are_made_read_changed_and_deleted():
     made = custom("create", agent("py-a"))
     assert made["metadata"]["uid"] and made["metadata"]["generation"] == 1
     refused(409, "AlreadyExists", lambda: custom("create", agent("py-a")))
@@ -70,7 +61,7 @@ def objects_are_made_read_changed_and_deleted(custom):
 
 
 @case
-def lists_select_and_come_in_pages(custom):
+def lists_select_and_come_in_pages():
     for n in range(5):
         custom("create", agent(f"py-list-{n}", team="even" if n % 2 == 0 else "odd"))
     even = custom("list", label_selector="team=even")
@@ -90,7 +81,7 @@ def lists_select_and_come_in_pages(custom):
 
 
 @case
-def a_watch_follows_a_list(custom):
+def a_watch_follows_a_list():
     custom("create", agent("py-old", w="py"))
     listed = custom("list", label_selector="w=py")
     seen, stream = [], watch.Watch()
@@ -102,8 +93,8 @@ def a_watch_follows_a_list(custom):
 
     thread = threading.Thread(target=act)
     thread.start()
-    method = custom.api.list_namespaced_custom_object if custom.namespaced else custom.api.list_cluster_custom_object
-    place = (GROUP, VERSION, NS, PLURAL) if custom.namespaced else (GROUP, VERSION, PLURAL)
+    method = client.CustomObjectsApi().list_namespaced_custom_object
+    place = (GROUP, VERSION, NS, PLURAL)
     version = listed["metadata"]["resourceVersion"]
     for event in stream.stream(method, *place, label_selector="w=py", resource_version=version, timeout_seconds=PATIENCE):
         seen.append((event["type"], event["object"]["metadata"]["name"]))
@@ -114,25 +105,24 @@ def a_watch_follows_a_list(custom):
 
 
 @case
-def discovery_leads_the_dynamic_client(_):
+def discovery_leads_the_dynamic_client():
     api = dynamic.DynamicClient(client.ApiClient())
     agents = api.resources.get(api_version=f"{GROUP}/{VERSION}", kind="Agent")
     assert agents.name == PLURAL and "watch" in agents.verbs
-    place = {"namespace": NS} if agents.namespaced else {}
-    made = agents.create(body=agent("py-dynamic"), **place)
+    made = agents.create(body=agent("py-dynamic"), namespace=NS)
     assert made.metadata.name == "py-dynamic"
     patched = agents.patch(
         name="py-dynamic",
         body={"spec": {"displayName": "two"}},
         content_type="application/merge-patch+json",
-        **place,
+        namespace=NS,
     )
     assert patched.spec.displayName == "two"
-    agents.delete(name="py-dynamic", **place)
+    agents.delete(name="py-dynamic", namespace=NS)
 
 
 @case
-def built_in_kinds_are_typed(_):
+def built_in_kinds_are_typed():
     core = client.CoreV1Api()
     assert NS in [item.metadata.name for item in core.list_namespace().items]
     core.create_namespaced_config_map(NS, client.V1ConfigMap(metadata=client.V1ObjectMeta(name="py"), data={"k": "v"}))
@@ -145,12 +135,10 @@ def built_in_kinds_are_typed(_):
 
 def main():
     config.load_kube_config()
-    resources = client.CustomObjectsApi().get_api_resources(GROUP, VERSION)
-    namespaced = next(item.namespaced for item in resources.resources if item.name == PLURAL)
     failed = 0
     for function in CASES:
         try:
-            function(Custom(namespaced))
+            function()
             print("ok", function.__name__, flush=True)
         except Exception as error:
             failed += 1

@@ -46,6 +46,8 @@ mod skew;
 mod slots;
 mod sweep;
 
+pub(crate) use activation::{Activation, key as activation_key};
+
 use std::sync::Arc;
 use std::time::Duration;
 

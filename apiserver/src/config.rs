@@ -43,6 +43,39 @@ pub struct Config {
     /// Certificates of devices.
     #[serde(default)]
     pub certificates: Certificates,
+    /// The audit log.
+    #[serde(default)]
+    pub audit: Audit,
+}
+
+/// How much of the audit log is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Audit {
+    /// Bytes of all files, at least three times those of one. The oldest file goes when another would be too much.
+    pub max_bytes: u64,
+    /// Bytes of one file, at least 64 KiB.
+    pub max_file_bytes: u64,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            max_bytes: 256 << 20,
+            max_file_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Audit {
+    fn validate(&self) -> Result<(), Error> {
+        let file = self.max_file_bytes;
+        if file >= 64 << 10 && self.max_bytes / 3 >= file {
+            Ok(())
+        } else {
+            Err(Error::Audit)
+        }
+    }
 }
 
 /// How devices get certificates.
@@ -118,7 +151,8 @@ pub struct Limits {
     pub anonymous_connections: usize,
     /// Open connections of one address that is not loopback.
     pub connections_per_peer: usize,
-    /// Requests being answered at a time, watches and logs left out.
+    /// Requests being answered at a time, watches and logs left out. A quarter is for what keeps the system going (leases,
+    /// status, bindings); of the rest one client gets at most two thirds. As many may wait for their turn.
     pub requests_in_flight: usize,
     /// Watches and other long requests at a time.
     pub long_requests: usize,
@@ -204,6 +238,9 @@ pub enum Error {
         /// What it says.
         found: String,
     },
+    /// The bounds of the audit log make no sense.
+    #[error("audit.maxFileBytes must be at least 65536 and audit.maxBytes at least three times that")]
+    Audit,
     /// Grants of that length are no good.
     #[error("leases.grantTTL is {found}, want whole seconds from 1s to 1h")]
     GrantTtl {
@@ -226,6 +263,7 @@ impl Config {
             history: default_history(),
             leases: Leases::default(),
             certificates: Certificates::default(),
+            audit: Audit::default(),
         }
     }
 
@@ -269,7 +307,11 @@ impl Config {
         });
         match zero {
             Some(field) => Err(Error::Zero { field }),
-            None => self.leases.validate().and_then(|()| self.certificates.validate()),
+            None => self
+                .leases
+                .validate()
+                .and_then(|()| self.certificates.validate())
+                .and_then(|()| self.audit.validate()),
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::agentlet::{self, Agentlets};
+use crate::backup;
 use crate::pki::{self, Pki, Subject};
 use crate::{Config, Deps, Server, SharedRegistry, files, server};
 
@@ -43,6 +44,9 @@ pub enum Error {
     /// The blobs cannot be opened.
     #[error("cannot open the blob store")]
     Blobs(#[from] blob::Error),
+    /// A restore was interrupted and cannot be brought to its end.
+    #[error("cannot end the restore that was interrupted")]
+    Restore(#[from] backup::Error),
     /// The server cannot be built or run.
     #[error("cannot start the API server")]
     Server(#[from] server::Error),
@@ -84,6 +88,7 @@ impl Error {
                 "another process uses this data folder; stop it, or choose another folder with --data-dir",
             ),
             Self::Server(error) => error.hint(),
+            Self::Restore(error) => Some(error.hint()),
             Self::Files(_) | Self::Blobs(_) => Some("check its owner, its mode and the space left"),
             _ => None,
         }
@@ -134,13 +139,14 @@ impl ControlPlane {
         let address = config.listen;
         files::private_dir(&config.data_dir)?;
 
-        let sqlite = sqlite::Config::new(config.data_dir.join("store"));
+        backup::finish(&config.data_dir)?;
+        let sqlite = sqlite::Config::new(backup::store_dir(&config.data_dir));
         let store = Arc::new(Sqlite::open(&sqlite, &ids.uuid().to_string())?);
         let (cache, feed) = Cacher::build(Arc::clone(&store), cacher::Config::default());
         let (storage, storage_tasks) = (CancellationToken::new(), TaskTracker::new());
         storage_tasks.spawn(feed.run(storage.clone()));
         let cache: Arc<dyn Store> = Arc::new(cache);
-        let blobs = blob::Config::new(config.data_dir.join("blobs"));
+        let blobs = blob::Config::new(backup::blob_dir(&config.data_dir));
         let blobs: Arc<dyn BlobStore> = Arc::new(blob::Files::open(&blobs)?);
 
         let metrics = SharedRegistry::default();

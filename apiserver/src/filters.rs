@@ -1,6 +1,8 @@
 //! The chain that every request goes through, outermost first.
 
 mod access;
+mod audit;
+mod fair;
 mod impersonate;
 mod limits;
 mod panic;
@@ -14,6 +16,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use panda_api::meta::{Clock, IdSource};
 
+use crate::audit::Audit;
 use crate::authn::Bearers;
 use crate::authz::Authorizer;
 use crate::config::Limits;
@@ -30,6 +33,7 @@ pub(crate) struct Filters {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) audit: Audit,
     pub(crate) authorizer: Arc<dyn Authorizer>,
     pub(crate) bearers: Bearers,
     pub(crate) registry: Registry,
@@ -39,7 +43,13 @@ pub(crate) struct Filters {
 impl Filters {
     /// Puts the chain around the routes.
     pub(crate) fn around(self, routes: Router) -> Router {
+        let flow = Arc::new(fair::Flow::new(&self.limits, Arc::clone(&self.metrics)));
         let slots = Arc::new(limits::Slots::new(&self.limits, Arc::clone(&self.metrics)));
+        let auditing = Arc::new(audit::Auditing {
+            audit: self.audit,
+            clock: Arc::clone(&self.clock),
+            strangers: std::sync::Mutex::default(),
+        });
         let access = Arc::new(access::Access {
             clock: self.clock,
             authorizer: self.authorizer,
@@ -58,10 +68,14 @@ impl Filters {
             .layer(axum::middleware::from_fn(warnings::collect))
             // may this user do this? else 403
             .layer(from_fn_with_state(Arc::clone(&access), access::authorize))
+            // a seat among its client's others, perhaps after a wait: 429 with Retry-After
+            .layer(from_fn_with_state(flow, fair::seat))
             // who is it? else 401, but for health and version
             .layer(from_fn_with_state(access, access::authenticate))
             // a deadline, but for watches and logs: 504
             .layer(from_fn_with_state(deadline, limits::deadline))
+            // its record: every write, every refused read; no write without one: 503
+            .layer(from_fn_with_state(auditing, audit::record))
             // bounded requests in flight, long ones counted apart: 429 with Retry-After
             .layer(from_fn_with_state(slots, limits::in_flight))
             // bounded bodies: 413

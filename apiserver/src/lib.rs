@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`agentlet`] | the service that devices dial; binding, logs and artifacts of runs |
 //! | [`server`] | `Config` → [`Server::build`] → [`Server::run`] |
+//! | [`audit`] | who wrote what, in a chain of hashes |
+//! | [`backup`] | backups of a data folder, and their way back |
 //! | [`config`] | the configuration object |
 //! | [`registry`] | objects over the store, in process: what every endpoint and service reads and writes through |
 //! | [`pki`], [`tls`] | the certificate authority, certificates, kubeconfigs |
@@ -22,8 +24,10 @@
 //! | `housekeeping` | what ends by itself: old Events |
 
 pub mod agentlet;
+pub mod audit;
 pub mod authn;
 pub mod authz;
+pub mod backup;
 mod body;
 mod certificates;
 pub mod config;

@@ -15,6 +15,7 @@ use panda_store::compactor::{Compactor, Policy};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::{self, Audit, Bounds};
 use crate::authn::{self, AccountTokens, Bearers, RunTokens, TokenAuthenticator, TokenKey};
 use crate::authz::{self, Authorizer, Rbac};
 use crate::certificates::{Certificates, JoinTokens, Renewals};
@@ -30,11 +31,11 @@ use crate::respond::Failure;
 use crate::tls;
 
 /// Folder of the certificates inside the data folder.
-const PKI_DIR: &str = "pki";
+pub(crate) const PKI_DIR: &str = "pki";
 /// The key that seals Secrets, inside the data folder.
-const SECRETS_KEY: &str = "secrets.key";
+pub(crate) const SECRETS_KEY: &str = "secrets.key";
 /// The key that signs tokens, inside the data folder.
-const TOKENS_KEY: &str = "tokens.key";
+pub(crate) const TOKENS_KEY: &str = "tokens.key";
 
 /// Why a server could not be built or run.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,9 @@ pub enum Error {
     /// A stored Secret cannot be opened.
     #[error("the Secrets in the store were sealed with another key")]
     OtherKey(#[source] Box<registry::Error>),
+    /// The audit log cannot be had.
+    #[error("cannot open the audit log")]
+    Audit(#[from] audit::Error),
     /// The first objects cannot be made.
     #[error("cannot make the first objects")]
     Bootstrap(#[from] registry::Error),
@@ -105,6 +109,7 @@ pub struct Server {
     deps: Deps,
     registry: Registry,
     pki: Arc<Pki>,
+    audit: Audit,
     certificates: Arc<Certificates>,
     tls: Arc<rustls::ServerConfig>,
     rbac: Rbac,
@@ -148,6 +153,15 @@ impl Server {
             Arc::clone(&deps.clock),
             Arc::clone(&deps.ids),
         );
+        let audit = Audit::open(
+            &audit::verify::folder(&config.data_dir),
+            Bounds {
+                segment: config.audit.max_file_bytes,
+                total: config.audit.max_bytes,
+            },
+            Arc::clone(&deps.clock),
+            Arc::clone(&deps.ids),
+        )?;
         let run_tokens = RunTokens::new(Arc::clone(&token_key), registry.clone());
         let accounts = AccountTokens::new(token_key, registry.clone());
         let mut bearers = Bearers::default();
@@ -170,6 +184,7 @@ impl Server {
             deps,
             registry,
             pki,
+            audit,
             certificates,
             tls,
             rbac: Rbac::default(),
@@ -252,6 +267,7 @@ impl Server {
             ids: Arc::clone(&self.deps.ids),
             metrics: Arc::clone(&metrics),
             authorizer,
+            audit: self.audit.clone(),
             registry: self.registry.clone(),
             bearers: self.bearers,
             limits: self.config.limits.clone(),
@@ -277,6 +293,7 @@ impl Server {
             self.certificates.run(stop.clone()),
             compactor.run(stop)
         );
+        self.audit.close().await;
         tracing::info!("API server has stopped");
         Ok(())
     }

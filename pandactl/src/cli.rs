@@ -99,6 +99,15 @@ pub enum Command {
     Certificate(commands::certificate::CertificateArgs),
     /// Tell who one is and what one may do
     Auth(commands::auth::AuthArgs),
+    /// Read and verify a server's audit log
+    #[cfg(feature = "up")]
+    Audit(commands::audit::AuditArgs),
+    /// Save a server's data folder as one file
+    #[cfg(feature = "up")]
+    Backup(commands::backup::BackupArgs),
+    /// Put a backup in place of a stopped server's data
+    #[cfg(feature = "up")]
+    Restore(commands::backup::RestoreArgs),
     /// List the kinds of the server
     ApiResources(commands::api_resources::ApiResourcesArgs),
     /// Show and change the kubeconfig
@@ -202,6 +211,12 @@ async fn dispatch(command: Command, session: &mut Session<'_>) -> Result<Exit> {
         Command::Device(args) => commands::device::run(args, session).await,
         Command::Certificate(args) => commands::certificate::run(args, session).await,
         Command::Auth(args) => commands::auth::run(args, session).await,
+        #[cfg(feature = "up")]
+        Command::Audit(args) => commands::audit::run(&args, session),
+        #[cfg(feature = "up")]
+        Command::Backup(args) => commands::backup::save(&args, session),
+        #[cfg(feature = "up")]
+        Command::Restore(args) => commands::backup::restore(&args, session).await,
         Command::ApiResources(args) => commands::api_resources::run(args, session).await,
         Command::Config(args) => commands::config::run(args, session),
         Command::Completion(args) => commands::completion::run(&args, session),

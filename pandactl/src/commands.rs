@@ -2,7 +2,11 @@
 
 pub mod api_resources;
 pub mod apply;
+#[cfg(feature = "up")]
+pub mod audit;
 pub mod auth;
+#[cfg(feature = "up")]
+pub mod backup;
 pub mod certificate;
 pub mod completion;
 pub mod config;

@@ -44,7 +44,8 @@ pub(crate) struct Activation {
     pub since: Option<Time>,
 }
 
-fn key() -> Key {
+/// Where the marker is in the store.
+pub(crate) fn key() -> Key {
     Key::new("panda.internal/activations", "", "store")
 }
 

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::body;
 use crate::endpoints::read::{self, printer};
+use crate::endpoints::write::recorded;
 use crate::endpoints::{Api, Call, list_head};
 use crate::negotiate::encoding;
 use crate::query::{dry_run, invalid};
@@ -123,9 +124,13 @@ pub(crate) async fn object(api: &Arc<Api>, call: &Call, body: Body) -> Result<Re
         )
         .await?;
     if written.effect != Effect::Deleted {
-        return printer.answer(StatusCode::OK, &written.object.json);
+        let answer = printer.answer(StatusCode::OK, &written.object.json)?;
+        return Ok(recorded(answer, &written.object));
     }
-    Ok(json(StatusCode::OK, &gone(call, &written)?))
+    Ok(recorded(
+        json(StatusCode::OK, &gone(call, &written)?),
+        &written.object,
+    ))
 }
 
 fn gone(call: &Call, written: &Written) -> Result<Status, Failure> {

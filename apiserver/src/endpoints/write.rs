@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use panda_api::meta::Reason;
 use serde_json::Value;
 
+use crate::audit::event::WroteObject;
 use crate::authz::admission::Admission;
 use crate::body;
 use crate::endpoints::read::printer;
@@ -15,7 +16,7 @@ use crate::endpoints::{Api, Call};
 use crate::negotiate::{Encoding, content_type, encoding, unsupported};
 use crate::patch::{self, JsonPatch};
 use crate::query::invalid;
-use crate::registry::{Error, Kind, Part, Write, WriteOptions, cause, is_custom, meta};
+use crate::registry::{Error, Kind, Object, Part, Write, WriteOptions, cause, is_custom, meta};
 use crate::respond::Failure;
 
 /// What a write to this subresource may change; nothing when the kind has no such subresource.
@@ -52,6 +53,15 @@ fn encoding_of(call: &Call) -> Result<Encoding, Failure> {
     }
 }
 
+/// Leaves what was written for the request's audit record.
+pub(crate) fn recorded(mut answer: Response, written: &Object) -> Response {
+    answer.extensions_mut().insert(WroteObject {
+        name: written.key.name.to_string(),
+        resource_version: written.revision.to_string(),
+    });
+    answer
+}
+
 pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Response, Failure> {
     let printer = printer(api, call)?;
     let encoding = encoding_of(call)?;
@@ -66,7 +76,8 @@ pub(crate) async fn create(api: &Arc<Api>, call: &Call, body: Body) -> Result<Re
     };
     let written = api.registry.write(write, &options).await?;
     call.warnings.add(written.warnings);
-    printer.answer(StatusCode::CREATED, &written.object.json)
+    let answer = printer.answer(StatusCode::CREATED, &written.object.json)?;
+    Ok(recorded(answer, &written.object))
 }
 
 pub(crate) async fn update(api: &Arc<Api>, call: &Call, part: Part, body: Body) -> Result<Response, Failure> {
@@ -91,7 +102,8 @@ pub(crate) async fn update(api: &Arc<Api>, call: &Call, part: Part, body: Body) 
     };
     let written = api.registry.write(write, &options).await?;
     call.warnings.add(written.warnings);
-    printer.answer(StatusCode::OK, &written.object.json)
+    let answer = printer.answer(StatusCode::OK, &written.object.json)?;
+    Ok(recorded(answer, &written.object))
 }
 
 /// A patch, ready to be applied to whatever is stored.
@@ -167,5 +179,6 @@ pub(crate) async fn patch(api: &Arc<Api>, call: &Call, part: Part, body: Body) -
         .modify(kind, call.namespace(), call.name(), part, change, &options)
         .await?;
     call.warnings.add(written.warnings);
-    printer.answer(StatusCode::OK, &written.object.json)
+    let answer = printer.answer(StatusCode::OK, &written.object.json)?;
+    Ok(recorded(answer, &written.object))
 }

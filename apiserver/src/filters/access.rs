@@ -8,7 +8,9 @@ use axum::response::{IntoResponse, Response};
 use panda_api::meta::{Clock, Reason, StatusDetails};
 use panda_api::{Device, scheme};
 
+use super::audit::AskingCell;
 use super::impersonate;
+use crate::audit::event::Asking;
 use crate::authn::{Bearers, Peer, Unknown, User};
 use crate::authz::{Attributes, Authorizer, Decision, refusal};
 use crate::registry::{Error, Registry, meta};
@@ -56,7 +58,16 @@ pub(super) async fn authenticate(
             return Failure::new(Reason::Unauthorized, "Unauthorized").into_response();
         }
     };
-    let user = match impersonate::acting(&user, request.headers(), access.authorizer.as_ref()) {
+    let acting = impersonate::acting(&user, request.headers(), access.authorizer.as_ref());
+    if let Some(cell) = request.extensions().get::<AskingCell>() {
+        let asking = Asking {
+            user: Some((*user).clone()),
+            acting: acting.as_ref().ok().cloned().flatten(),
+        };
+        // Nobody else sets it.
+        let _: Result<(), _> = cell.0.set(asking);
+    }
+    let user = match acting {
         Ok(None) => (*user).clone(),
         Ok(Some(other)) => {
             tracing::info!(user = %user.name, as_user = %other.name, "request for another user");

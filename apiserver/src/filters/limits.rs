@@ -12,15 +12,17 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use panda_api::meta::Reason;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::config::Limits;
-use crate::metrics::{Held, Metrics};
+use crate::metrics::Metrics;
 use crate::request::RequestInfo;
 use crate::respond::Failure;
 
 /// Seconds after which a refused client may come again.
-const RETRY_AFTER: u32 = 1;
+pub(super) const RETRY_AFTER: u32 = 1;
+/// How many requests there may be for each that is answered at a time: the others wait for a seat, or find out who asks.
+const BESIDE: usize = 3;
 
 /// Most bytes of a request body; handlers find it in the extensions.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +38,12 @@ pub(super) struct Slots {
 impl Slots {
     pub(super) fn new(limits: &Limits, metrics: Arc<Metrics>) -> Self {
         Self {
-            short: Arc::new(Semaphore::new(limits.requests_in_flight)),
+            short: Arc::new(Semaphore::new(
+                limits
+                    .requests_in_flight
+                    .saturating_mul(BESIDE)
+                    .min(Semaphore::MAX_PERMITS),
+            )),
             long: Arc::new(Semaphore::new(limits.long_requests)),
             metrics,
         }
@@ -68,16 +75,17 @@ pub(super) async fn in_flight(State(slots): State<Arc<Slots>>, request: Request,
     let held = (place, slots.metrics.request());
     next.run(request)
         .await
-        .map(|body| Body::new(Holding { body, _held: held }))
+        .map(|body| Body::new(Holding { body, held }))
 }
 
 /// A body that keeps its request's place until it is sent or dropped.
-struct Holding {
-    body: Body,
-    _held: (OwnedSemaphorePermit, Held),
+pub(super) struct Holding<T> {
+    pub(super) body: Body,
+    #[expect(dead_code, reason = "held, not read")]
+    pub(super) held: T,
 }
 
-impl HttpBody for Holding {
+impl<T: Unpin> HttpBody for Holding<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -98,6 +106,15 @@ impl HttpBody for Holding {
 }
 
 pub(super) async fn body(State(limit): State<BodyLimit>, mut request: Request, next: Next) -> Response {
+    let encoding = request.headers().get(http::header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        // Nothing is unpacked here, so nothing small can become large.
+        return Failure::new(
+            Reason::UnsupportedMediaType,
+            "request bodies must not be compressed; send them without Content-Encoding",
+        )
+        .into_response();
+    }
     let length = request.headers().get(http::header::CONTENT_LENGTH);
     let length = length
         .and_then(|value| value.to_str().ok())

@@ -25,6 +25,10 @@ const MAX_HEADER: usize = 128;
 #[derive(Clone, Debug)]
 pub(crate) struct Traceparent(pub(crate) String);
 
+/// The id of a request, in its answer and its record.
+#[derive(Clone, Debug)]
+pub(super) struct RequestId(pub(super) String);
+
 pub(super) struct Trace {
     pub(super) ids: Arc<dyn IdSource>,
     pub(super) metrics: Arc<Metrics>,
@@ -60,6 +64,7 @@ pub(super) async fn observe(State(trace): State<Arc<Trace>>, mut request: Reques
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         })
         .unwrap_or_else(|| trace.ids.uuid().to_string());
+    request.extensions_mut().insert(RequestId(id.clone()));
     let (resource, namespace, name) = match &info.target {
         Some(target) => (
             target.resource.as_str(),

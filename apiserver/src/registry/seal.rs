@@ -108,7 +108,7 @@ impl Sealer {
         Ok(Body::new(bytes, VERSION_AT))
     }
 
-    pub(super) fn open_value(&self, key: &Key, value: &[u8]) -> Result<Bytes, Error> {
+    pub(crate) fn open_value(&self, key: &Key, value: &[u8]) -> Result<Bytes, Error> {
         let failed = |detail: &str| Error::Damaged {
             key: key.to_string(),
             detail: detail.to_owned(),

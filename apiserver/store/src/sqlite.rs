@@ -12,6 +12,7 @@
 //! 5. One process owns the directory, by a lock on `store.lock`.
 
 mod checkpoint;
+pub mod copy;
 mod lock;
 mod read;
 mod schema;
@@ -90,7 +91,7 @@ impl Sqlite {
     pub fn open(config: &Config, new_uid: &str) -> Result<Self, Error> {
         lock::private_dir(&config.dir)?;
         let lock = lock::Lock::acquire(&config.dir)?;
-        let path = config.dir.join("store.db");
+        let path = config.dir.join(copy::FILE);
         let opened = schema::open(&path, config, new_uid)?;
         let hub = Hub::new(opened.revision, config.ring);
         let readers = Readers::new(path.clone(), config.readers.max(1));

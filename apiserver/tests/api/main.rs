@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
+mod audit;
 mod conformance;
 mod deleting;
 mod dry_run;

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod apply;
+mod audit;
+mod backup;
 mod change;
 mod diff;
 mod get;

@@ -49,23 +49,7 @@ pub(super) fn open(path: &Path, config: &Config, new_uid: &str) -> Result<Opened
     let refuse = |error| database("open the store", path, error);
     let mut connection = Connection::open(path).map_err(refuse)?;
     connection.set_prepared_statement_cache_capacity(32);
-    let found = pragma(&connection, "user_version").map_err(refuse)?;
-    let application = pragma(&connection, "application_id").map_err(refuse)?;
-    let foreign = application != APPLICATION
-        && (found != 0 || application != 0 || has_tables(&connection).map_err(refuse)?);
-    if foreign {
-        let detail = "the file belongs to another program".to_owned();
-        return Err(Error::Corrupt {
-            path: path.to_owned(),
-            detail,
-        });
-    }
-    if found > VERSION {
-        return Err(Error::NewerSchema {
-            found,
-            supported: VERSION,
-        });
-    }
+    let found = recognise(&connection, path)?;
     configure(&connection).map_err(refuse)?;
     // The writer checkpoints only here; the ordinary ones are the checkpointer's.
     let ceiling = i64::from(config.wal_ceiling_pages.max(1));
@@ -97,6 +81,29 @@ pub(super) fn open(path: &Path, config: &Config, new_uid: &str) -> Result<Opened
     set_meta(&opened.connection, "clean", 0).map_err(refuse)?;
     mark.leave()?;
     Ok(opened)
+}
+
+/// The version of a file's tables, 0 for an empty file; what another program or a newer version wrote is refused.
+pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Error> {
+    let refuse = |error| database("open the store", path, error);
+    let found = pragma(connection, "user_version").map_err(refuse)?;
+    let application = pragma(connection, "application_id").map_err(refuse)?;
+    let foreign = application != APPLICATION
+        && (found != 0 || application != 0 || has_tables(connection).map_err(refuse)?);
+    if foreign {
+        let detail = "the file belongs to another program".to_owned();
+        return Err(Error::Corrupt {
+            path: path.to_owned(),
+            detail,
+        });
+    }
+    if found > VERSION {
+        return Err(Error::NewerSchema {
+            found,
+            supported: VERSION,
+        });
+    }
+    Ok(found)
 }
 
 /// A file beside the database that says that there was one.
@@ -192,7 +199,7 @@ fn describe(connection: Connection) -> rusqlite::Result<Opened> {
 }
 
 /// After an unclean stop: SQLite's own check, and ours that every object has its log row.
-fn inspect(connection: &Connection, path: &Path, size: u64, limit: u64) -> Result<(), Error> {
+pub(super) fn inspect(connection: &Connection, path: &Path, size: u64, limit: u64) -> Result<(), Error> {
     let refuse = |error| database("check the store", path, error);
     if size > limit {
         tracing::warn!(

@@ -339,7 +339,7 @@ fn apply(connection: &Connection, txn: &Txn, done: &mut Done) -> rusqlite::Resul
     }))
 }
 
-fn insert(connection: &Connection, event: &Event) -> rusqlite::Result<()> {
+pub(super) fn insert(connection: &Connection, event: &Event) -> rusqlite::Result<()> {
     let key = &event.key;
     let mut log = connection.prepare_cached("INSERT INTO log VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
     log.execute(params![

@@ -11,7 +11,7 @@ use super::verify::{Findings, verify};
 use super::{Audit, Bounds, Error, Head};
 
 const BOUNDS: Bounds = Bounds {
-    segment: 4096,
+    segment: 8192,
     total: 1 << 20,
 };
 

@@ -133,11 +133,10 @@ fn to_file<T>(path: &Path, write: impl FnOnce(&Path, &File) -> Result<T, backup:
         let scratch = scratch.clone();
         move |error: io::Error| Error::file(what, &scratch, &error)
     };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&scratch)
-        .map_err(io("create"))?;
+    match fs::DirBuilder::new().mode(0o700).create(&scratch) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io("create")(error)),
+        _ => {}
+    }
     let held = File::open(&scratch).map_err(io("open"))?;
     flock(&held, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         Error::user(format!("another backup to {} is being written", path.display()))

@@ -10,7 +10,7 @@ use super::harness::Cluster;
 fn log_file(cluster: &Cluster) -> PathBuf {
     let folder = cluster.dir.path().join("server/audit");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    files.max().filter(|path| path.extension().is_some()).unwrap()
+    files.filter(|path| path.extension().is_some()).max().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

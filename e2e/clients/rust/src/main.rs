@@ -10,10 +10,11 @@ use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     PostParams,
 };
+use kube::core::PartialObjectMeta;
 use kube::discovery::Discovery;
 use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{Event, finalizer};
-use kube::runtime::{Controller, WatchStreamExt, metadata_watcher, reflector, watcher};
+use kube::runtime::{Controller, WatchStreamExt, reflector, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
@@ -130,7 +131,10 @@ async fn a_watcher_streams_its_list(on: Setting) -> Result {
 async fn metadata_alone_is_watched(on: Setting) -> Result {
     on.make("rs-meta", "meta").await?;
     let config = watcher::Config::default().labels("w=meta");
-    let mut objects = metadata_watcher(on.agents(), config).applied_objects().boxed();
+    // No object in this form is ever asked for as a whole.
+    let agents =
+        Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(on.client.clone(), &on.namespace, &on.kind);
+    let mut objects = watcher(agents, config).applied_objects().boxed();
     let object = objects.try_next().await?.ok_or("the stream ended")?;
     ensure(object.name_any() == "rs-meta", object.name_any())
 }
@@ -203,11 +207,10 @@ async fn events_of_the_newer_group_are_published(on: Setting) -> Result {
 
 /// Keeps a cache of the objects with the label `follow` until one is called `stop`, and prints it.
 async fn follow(on: Setting) -> Result {
-    let (reader, writer) = reflector::store_shared::<DynamicObject>(64, on.kind.clone());
+    let writer = reflector::store::Writer::<DynamicObject>::new(on.kind.clone());
+    let reader = writer.as_reader();
     let config = watcher::Config::default().labels("w=follow");
-    let stream = watcher(on.agents(), config)
-        .default_backoff()
-        .reflect_shared(writer);
+    let stream = watcher(on.agents(), config).default_backoff().reflect(writer);
     let running = tokio::spawn(stream.for_each(|_| async {}));
     reader.wait_until_ready().await?;
     println!("ready");

@@ -2,6 +2,7 @@
 
 mod agent;
 mod device;
+mod git_source;
 mod hold;
 mod run;
 mod shared;
@@ -9,6 +10,7 @@ mod task;
 
 pub use agent::*;
 pub use device::*;
+pub use git_source::*;
 pub use hold::*;
 pub use run::*;
 pub use shared::*;

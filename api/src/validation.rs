@@ -5,6 +5,7 @@
 
 mod agent;
 mod device;
+mod git_source;
 pub(crate) mod metadata;
 mod names;
 mod rbac;

@@ -1,10 +1,12 @@
 //! The controllers' configuration file: a versioned object, unknown fields refused.
 
+use std::path::PathBuf;
+
 use panda_api::meta::Duration;
 use panda_client::runtime::leader;
 use serde::{Deserialize, Serialize};
 
-use crate::{device, manager};
+use crate::{device, gitsource, manager};
 
 /// The `kind` of the configuration.
 pub const KIND: &str = "ControllersConfiguration";
@@ -30,9 +32,25 @@ pub struct ControllersConfiguration {
     /// When a run is taken away from a device that is out of reach.
     #[serde(default)]
     pub lost: device::Lost,
+    /// How the repositories of GitSources are fetched.
+    #[serde(default)]
+    pub git_sources: GitSources,
     /// How one of several processes is chosen.
     #[serde(default)]
     pub leader_election: LeaderElection,
+}
+
+/// How the repositories of GitSources are fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GitSources {
+    /// Folder for what is fetched, an absolute path; empty: GitSources are not worked on.
+    pub work_dir: PathBuf,
+    /// Folders below which `file://` repositories may lie, absolute paths; none: `file://` is refused. Whoever may make a
+    /// GitSource can read the manifests there.
+    pub file_roots: Vec<PathBuf>,
+    /// Hosts, names or addresses, that may be reached though their address is not public.
+    pub allowed_hosts: Vec<String>,
 }
 
 /// Times of the leader's Lease.
@@ -89,6 +107,13 @@ impl ControllersConfiguration {
         if self.resync.get().is_zero() {
             return fail("resync", "must not be zero");
         }
+        let sources = &self.git_sources;
+        if !sources.work_dir.as_os_str().is_empty() && !sources.work_dir.is_absolute() {
+            return fail("gitSources.workDir", "must be an absolute path");
+        }
+        if sources.file_roots.iter().any(|root| !root.is_absolute()) {
+            return fail("gitSources.fileRoots", "must be absolute paths");
+        }
         match self.election(String::new()).problem() {
             Some(problem) => fail("leaderElection", problem),
             None => Ok(()),
@@ -105,6 +130,26 @@ impl ControllersConfiguration {
         };
         config.controller.workers = self.workers;
         config
+    }
+
+    /// How repositories are fetched, by the git in one of the folders of `path` (as in `PATH`); `exe` is this program. None
+    /// when they are not, or there is no git.
+    #[must_use]
+    pub fn git_sources(&self, path: &str, exe: Option<PathBuf>) -> Option<gitsource::Settings> {
+        let sources = &self.git_sources;
+        if sources.work_dir.as_os_str().is_empty() {
+            return None;
+        }
+        let folders = path.split(':').filter(|folder| folder.starts_with('/'));
+        let program = folders
+            .map(|folder| PathBuf::from(folder).join("git"))
+            .find(|program| program.is_file())?;
+        Some(gitsource::Settings {
+            exe,
+            file_roots: sources.file_roots.clone(),
+            allowed_hosts: sources.allowed_hosts.clone(),
+            ..gitsource::Settings::new(program, path.to_owned(), sources.work_dir.clone())
+        })
     }
 
     /// How one of several processes is chosen; `identity` is this one.
@@ -152,6 +197,8 @@ mod tests {
             ("workers: 0\n", "workers"),
             ("resync: 0s\n", "resync"),
             ("leaderElection: {renewDeadline: 20s}\n", "leaderElection"),
+            ("gitSources: {workDir: x}\n", "gitSources.workDir"),
+            ("gitSources: {fileRoots: [x]}\n", "gitSources.fileRoots"),
         ] {
             assert_eq!(read(text).unwrap().validate().unwrap_err().field, field);
         }

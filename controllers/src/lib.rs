@@ -14,6 +14,7 @@
 //! | [`manager`] | all controllers over one client: start here |
 //! | [`device`] | whether a Device is Ready, by its heartbeat; runs of one that is out of reach |
 //! | [`gc`] | dependents of what is gone |
+//! | [`gitsource`] | repositories of manifests that are kept applied |
 //! | [`namespace`] | emptying Namespaces that are being deleted |
 //! | [`scheduler`] | which device makes a Run: filters, scores, bindings |
 //! | [`taint`] | Runs that leave a device because of a `NoExecute` taint |
@@ -24,6 +25,7 @@ pub mod config;
 pub mod device;
 pub mod framework;
 pub mod gc;
+pub mod gitsource;
 pub mod manager;
 pub mod namespace;
 pub mod scheduler;

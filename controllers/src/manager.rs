@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use panda_api::meta::{Clock, IdSource};
-use panda_api::{Agent, ConfigMap, Device, Lease, Namespace, Resource, Run, Secret, Task};
+use panda_api::{Agent, ConfigMap, Device, GitSource, Lease, Namespace, Resource, Run, Secret, Task};
 use panda_client::resource::{Object, PartialObject};
 use panda_client::runtime::events::Limits;
 use panda_client::runtime::{Informer, InformerHandle, Recorder, controller, informer};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::framework::{Kind, Runner, resource};
 use crate::gc::wiring::Collector;
 use crate::task::wiring::BY_NAMESPACE;
-use crate::{agent, device, namespace, scheduler, taint, task};
+use crate::{agent, device, gitsource, namespace, scheduler, taint, task};
 
 /// How the controllers behave.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Config {
     pub events: Limits,
     /// When a run is taken away from a device that is out of reach.
     pub lost: device::Lost,
+    /// How the repositories of GitSources are fetched; none: they are not.
+    pub git_sources: Option<gitsource::Settings>,
 }
 
 impl Default for Config {
@@ -37,6 +39,7 @@ impl Default for Config {
             resync: Some(Duration::from_secs(600)),
             events: Limits::default(),
             lost: device::Lost::default(),
+            git_sources: None,
         }
     }
 }
@@ -99,6 +102,7 @@ impl Manager {
         let devices = parts.informer(Api::<Device>::cluster(client.clone()));
         let leases = parts.informer(Api::<Lease>::all(client.clone()));
         let namespaces = parts.informer(Api::<Namespace>::cluster(client.clone()));
+        let sources = parts.informer(Api::<GitSource>::all(client.clone()));
         let secrets = parts.informer(metadata::<Secret>(client));
         let config_maps = parts.informer(metadata::<ConfigMap>(client));
         let clock = || Arc::clone(&self.clock);
@@ -159,11 +163,22 @@ impl Manager {
             config(),
             token(),
         );
+        let git = self.config.git_sources.clone();
+        let git = git.map(|settings| gitsource::git::Git::new(settings, Arc::clone(&self.ids)));
+        let gitsource = gitsource::wiring::run(
+            sources.clone(),
+            git.map(|git| gitsource::sync::Syncer::new(client.clone(), git)),
+            runner.clone(),
+            clock(),
+            config(),
+            token(),
+        );
         let gc = Collector::new()
             .add(Kind::of::<Task>(), &tasks)
             .add(Kind::of::<Run>(), &runs)
             .add(Kind::of::<Agent>(), &agents)
             .add(Kind::of::<Device>(), &devices)
+            .add(Kind::of::<GitSource>(), &sources)
             .add(Kind::of::<Lease>(), &leases)
             .add(Kind::of::<Namespace>(), &namespaces)
             .add(Kind::of::<Secret>(), &secrets)
@@ -176,6 +191,7 @@ impl Manager {
         parts.spawn(lost);
         parts.spawn(agent);
         parts.spawn(namespace);
+        parts.spawn(gitsource);
         parts.spawn(gc);
     }
 }

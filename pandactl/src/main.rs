@@ -16,6 +16,15 @@ fn main() -> ExitCode {
     if let Some(code) = panda_agentlet::hidden::dispatch(args.iter().skip(1).cloned()) {
         return code;
     }
+    // So does ssh, as its way to the repository of a GitSource.
+    #[cfg(feature = "up")]
+    {
+        use panda_controllers::gitsource::proxy;
+        let variable = std::env::var(proxy::VARIABLE).ok();
+        if let Some(code) = proxy::hidden(args.iter().skip(1).cloned(), variable) {
+            return code;
+        }
+    }
     let mut io = surroundings();
     let cli = match cli::parse(args, &mut io) {
         Ok(cli) => cli,

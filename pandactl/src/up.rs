@@ -107,6 +107,12 @@ pub struct UpArgs {
     /// Folder whose git repositories tasks may work on, besides the home folder; may be repeated
     #[arg(long = "workspace-root", value_name = "DIR")]
     pub workspace_roots: Vec<PathBuf>,
+    /// Folder whose git repositories a GitSource may name as file://; may be repeated
+    #[arg(long = "manifest-root", value_name = "DIR")]
+    pub manifest_roots: Vec<PathBuf>,
+    /// Host that a GitSource may name though its address is not public; may be repeated
+    #[arg(long = "git-host", value_name = "HOST")]
+    pub git_hosts: Vec<String>,
     /// Runs at one time [default: one a processor, at least 4]
     #[arg(long, value_name = "N")]
     pub max_runs: Option<u32>,
@@ -206,16 +212,9 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
             .clone()
             .unwrap_or_else(|| places::device_name(&around.hostname)),
         home: around.home.clone(),
-        workspace_roots: args
-            .workspace_roots
-            .iter()
-            .map(|root| {
-                root.canonicalize().map_err(|source| Error::Path {
-                    path: root.clone(),
-                    source,
-                })
-            })
-            .collect::<Result<_, _>>()?,
+        workspace_roots: canonical(&args.workspace_roots)?,
+        manifest_roots: canonical(&args.manifest_roots)?,
+        git_hosts: args.git_hosts.clone(),
         hidden: hidden.into_iter().collect(),
         path: around.path.clone(),
         env: around.env.clone(),
@@ -224,6 +223,16 @@ fn settings(args: &UpArgs, around: &Surroundings) -> Result<Settings, Error> {
         git: places::program("git", &around.path).ok_or(Error::NoGit)?,
         agent_uid: places::agent_uid(),
     })
+}
+
+fn canonical(roots: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
+    let one = |root: &PathBuf| {
+        root.canonicalize().map_err(|source| Error::Path {
+            path: root.clone(),
+            source,
+        })
+    };
+    roots.iter().map(one).collect()
 }
 
 /// Puts the context `panda` into the kubeconfig and makes it the current one; other contexts stay.

@@ -78,6 +78,7 @@ impl fmt::Debug for Options {
 pub struct Client {
     shared: Arc<Shared>,
     traceparent: Option<HeaderValue>,
+    acting_as: Option<HeaderValue>,
 }
 
 #[derive(Debug)]
@@ -137,7 +138,22 @@ impl Client {
                 options,
             }),
             traceparent: None,
+            acting_as: None,
         }
+    }
+
+    /// The same client, whose requests are made as another user, with that user's rights alone: who the client itself is needs
+    /// the right to impersonate.
+    ///
+    /// # Errors
+    /// When the name cannot stand in a header.
+    pub fn acting_as(&self, user: &str) -> Result<Self, Error> {
+        let user = HeaderValue::try_from(user)
+            .map_err(|_| Error::Request(format!("{user:?} has characters that no header may hold")))?;
+        Ok(Self {
+            acting_as: Some(user),
+            ..self.clone()
+        })
     }
 
     /// The same client, whose requests belong to the trace that `traceparent` (W3C) names.
@@ -146,6 +162,7 @@ impl Client {
         Self {
             shared: Arc::clone(&self.shared),
             traceparent: traceparent.and_then(|t| HeaderValue::try_from(t).ok()),
+            acting_as: self.acting_as.clone(),
         }
     }
 
@@ -273,6 +290,9 @@ impl Client {
         headers.insert(USER_AGENT, self.shared.user_agent.clone());
         if let Some(value) = &self.shared.authorization {
             headers.insert(AUTHORIZATION, value.clone());
+        }
+        if let Some(value) = &self.acting_as {
+            headers.insert("impersonate-user", value.clone());
         }
         if let Some(value) = &self.traceparent {
             headers.insert("traceparent", value.clone());

@@ -18,6 +18,7 @@
 //! | [`watch`] | decoding of lists and watch streams that one bad object cannot break |
 //! | [`table`] | tables printed by the server |
 //! | [`discovery`] | the kinds of a server, and the words people use for them |
+//! | [`dialer`] | the one way by which servers reach addresses that users name |
 //! | [`backoff`] | exponential back-off with seeded jitter |
 //! | [`fake`] | an API server in memory with scripted faults, for tests |
 //! | [`runtime`] | watcher, cache, informer, workqueue, controller, events |
@@ -27,6 +28,7 @@ pub mod backoff;
 pub mod client;
 pub mod config;
 pub mod connector;
+pub mod dialer;
 pub mod discovery;
 pub mod error;
 pub mod fake;

@@ -382,6 +382,48 @@ pub(super) fn certificate_request(object: &Value, now: Timestamp) -> Vec<Value> 
     ]
 }
 
+pub(super) const GIT_SOURCE: &[Column] = &[
+    NAME,
+    col("Ready", "string", "Whether the newest commit is applied."),
+    col("Reason", "string", "Why, or why not."),
+    col("Commit", "string", "The commit that is applied."),
+    col(
+        "Objects",
+        "string",
+        "Objects as wanted, of all in the repository.",
+    ),
+    AGE,
+    wide("URL", "string", "Where the repository is."),
+    wide("Ref", "string", "Branch, tag or commit."),
+    wide("Message", "string", "The reason as a sentence."),
+];
+
+pub(super) fn git_source(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let ready = items(&status["conditions"])
+        .iter()
+        .find(|condition| condition["type"] == "Ready")
+        .unwrap_or(&Value::Null);
+    let counts = &status["counts"];
+    let commit = status["appliedCommit"].as_str().unwrap_or_default();
+    vec![
+        name(object),
+        text(&ready["status"]),
+        text(&ready["reason"]),
+        text(&commit.get(..12).unwrap_or(commit).into()),
+        if counts.is_object() {
+            let number = |key: &str| counts[key].as_u64().unwrap_or(0);
+            format!("{}/{}", number("applied"), number("total")).into()
+        } else {
+            none()
+        },
+        age(object, now),
+        text(&spec["url"]),
+        text(&spec["ref"]),
+        line(&ready["message"]),
+    ]
+}
+
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -17,8 +17,8 @@ use crate::access::{
 use crate::events;
 use crate::validation::Rules;
 use crate::{
-    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, Lease,
-    Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, GitSource,
+    Lease, Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
 };
 
 /// What the system knows about a kind.
@@ -214,6 +214,15 @@ static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
             definition_name: "dev.panda.v1alpha1.Device",
             columns: columns::DEVICE,
             cells: columns::device,
+        }),
+        kind::<GitSource>(Words {
+            singular: "gitsource",
+            short_names: &["gs"],
+            has_status: true,
+            selectable_fields: &[NAME, NAMESPACE],
+            definition_name: "dev.panda.v1alpha1.GitSource",
+            columns: columns::GIT_SOURCE,
+            cells: columns::git_source,
         }),
         kind::<Namespace>(Words {
             singular: "namespace",

@@ -49,6 +49,8 @@ fn view() -> Vec<PolicyRule> {
                 "agents/status",
                 "devices",
                 "devices/status",
+                "gitsources",
+                "gitsources/status",
                 "runs",
                 "runs/status",
                 "tasks",
@@ -88,7 +90,7 @@ fn view() -> Vec<PolicyRule> {
 fn edit() -> Vec<PolicyRule> {
     let mut rules = view();
     rules.extend([
-        rule(WRITE, PANDA, &["agents", "tasks"]),
+        rule(WRITE, PANDA, &["agents", "gitsources", "tasks"]),
         rule(WRITE, PANDA, &["memories", "plans", "schedules", "skills"]),
         rule(
             &["get"],
@@ -156,6 +158,8 @@ fn controllers() -> Vec<PolicyRule> {
             &["resourcequotas", "secrets/metadata", "serviceaccounts"],
         ),
         rule(&["delete", "deletecollection"], "", &["secrets"]),
+        // What a GitSource holds is written with the rights of the account that it names.
+        rule(&["impersonate"], "", &["serviceaccounts"]),
         rule(
             &collect,
             GROUP,

@@ -19,6 +19,7 @@ pub(crate) fn sample(kind: &KindInfo, name: &str) -> Value {
                 "agent": {"name": "a"}, "prompt": "p",
             });
         }
+        "GitSource" => object["spec"] = json!({"url": "https://git.example/x"}),
         "Agent" => object["spec"] = json!({"drivers": [{"kind": "Exec", "command": ["true"]}]}),
         "Event" if kind.group == "events.k8s.io" => {
             object["regarding"] = json!({"kind": "Task", "name": "t", "namespace": "default"});

@@ -11,6 +11,7 @@ use panda_api::meta::{Clock, IdSource, RandomIds, SystemClock};
 use panda_client::config::Kubeconfig;
 use panda_client::runtime::leader::{Elector, Ended};
 use panda_client::{Client, Options};
+use panda_controllers::gitsource::proxy;
 use panda_controllers::{ControllersConfiguration, Manager, config};
 use serde_json::Map;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,7 +63,16 @@ enum Error {
     Io(#[from] std::io::Error),
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a binary reads the environment for its libraries"
+)]
 fn main() -> ExitCode {
+    // ssh calls this program as its way to a repository.
+    let proxy = std::env::var(proxy::VARIABLE).ok();
+    if let Some(code) = proxy::hidden(std::env::args_os().skip(1), proxy) {
+        return code;
+    }
     let args = Args::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -141,7 +151,12 @@ async fn run(args: Args) -> Result<(), Error> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let identity = format!("{host}_{}", ids.uuid());
     let elector = Elector::new(client.clone(), Arc::clone(&clock), config.election(identity));
-    let manager = Manager::build(client, clock, ids, config.manager());
+    let path = std::env::var("PATH").unwrap_or_default();
+    // The image that runs, whatever is put in its place.
+    let this = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+    let mut behaviour = config.manager();
+    behaviour.git_sources = config.git_sources(&path, Some(this));
+    let manager = Manager::build(client, clock, ids, behaviour);
     let token = CancellationToken::new();
     let mut out = std::io::stdout();
     writeln!(out, "ready; waiting to lead")?;

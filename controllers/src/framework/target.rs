@@ -3,8 +3,8 @@
 use std::fmt;
 
 use panda_api::{
-    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, Lease,
-    Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, GitSource,
+    Lease, Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
 };
 
 /// A kind, as far as requests need to know it.
@@ -23,11 +23,12 @@ pub struct Kind {
 }
 
 /// Every kind that the API serves and controllers may have to collect or empty a namespace of.
-pub const KINDS: [Kind; 15] = [
+pub const KINDS: [Kind; 16] = [
     Kind::of::<Task>(),
     Kind::of::<Run>(),
     Kind::of::<Agent>(),
     Kind::of::<Device>(),
+    Kind::of::<GitSource>(),
     Kind::of::<Lease>(),
     Kind::of::<Secret>(),
     Kind::of::<ConfigMap>(),

@@ -46,6 +46,10 @@ pub struct Settings {
     pub home: Option<PathBuf>,
     /// Further folders whose repositories may be worked on.
     pub workspace_roots: Vec<PathBuf>,
+    /// Folders whose repositories a GitSource may name as `file://`.
+    pub manifest_roots: Vec<PathBuf>,
+    /// Hosts that a GitSource may name though their addresses are not public.
+    pub git_hosts: Vec<String>,
     /// What agents must not see beside the data folder.
     pub hidden: Vec<PathBuf>,
     /// `PATH` of agents.
@@ -95,7 +99,7 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
         device_tasks: TaskTracker::new(),
         tasks: TaskTracker::new(),
     };
-    up.start_controllers(&clock, &ids)?;
+    up.start_controllers(&settings, &clock, &ids)?;
     if settings.agentlet {
         up.start_agentlet(settings, clock, ids).await?;
     }
@@ -103,14 +107,22 @@ pub async fn start(settings: Settings) -> Result<Up, Error> {
 }
 
 impl Up {
-    fn start_controllers(&self, clock: &Arc<dyn Clock>, ids: &Arc<dyn IdSource>) -> Result<(), Error> {
+    fn start_controllers(
+        &self,
+        settings: &Settings,
+        clock: &Arc<dyn Clock>,
+        ids: &Arc<dyn IdSource>,
+    ) -> Result<(), Error> {
         let config = self.plane.config_for("controllers", &Subject::controllers())?;
         let client = Client::connect(&config, Options::default())?;
         let manager = Manager::build(
             client,
             Arc::clone(clock),
             Arc::clone(ids),
-            panda_controllers::manager::Config::default(),
+            panda_controllers::manager::Config {
+                git_sources: Some(git_sources(settings)),
+                ..panda_controllers::manager::Config::default()
+            },
         );
         let stop = self.controllers.clone();
         self.tasks.spawn(async move { manager.run(stop).await });
@@ -179,6 +191,17 @@ impl Up {
         self.tasks.close();
         self.tasks.wait().await;
         self.plane.stop().await;
+    }
+}
+
+fn git_sources(settings: &Settings) -> panda_controllers::gitsource::Settings {
+    let folder = settings.data_dir.join("gitsources");
+    panda_controllers::gitsource::Settings {
+        // Not `/proc/self/exe`: it is ssh that starts it.
+        exe: Some(format!("/proc/{}/exe", std::process::id()).into()),
+        file_roots: settings.manifest_roots.clone(),
+        allowed_hosts: settings.git_hosts.clone(),
+        ..panda_controllers::gitsource::Settings::new(settings.git.clone(), settings.path.clone(), folder)
     }
 }
 

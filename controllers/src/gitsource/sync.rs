@@ -311,10 +311,30 @@ async fn write(client: &Client, desired: &Desired, manager: &str) -> Result<Stri
         force: true,
         ..WriteParams::default()
     };
-    let applied = api(client, target.kind, &target.namespace)
+    let objects = api(client, target.kind, &target.namespace);
+    let answer = objects
         .patch_as(&target.name, None, PatchKind::Apply, &desired.object, &params)
-        .await?;
+        .await;
+    let applied = match answer {
+        Err(error) if error.status().is_some_and(|status| status.code == 415) => {
+            merge(&objects, desired, params).await?
+        }
+        other => other?,
+    };
     Ok(text(&applied, "resourceVersion"))
+}
+
+/// The same on a server that does not merge by owners: what is not mentioned any more stays.
+async fn merge(objects: &DynamicApi, desired: &Desired, params: WriteParams) -> Result<Value, Error> {
+    let params = WriteParams {
+        force: false,
+        ..params
+    };
+    let name = &desired.target.name;
+    match objects.patch_merge(name, &desired.object, &params).await {
+        Err(error) if error.is_not_found() => objects.create(&desired.object, &params).await,
+        other => other,
+    }
 }
 
 fn text(object: &Value, key: &str) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use panda_api::{Agent, AgentOnDevice, Device, Run, RunPhase};
+use panda_api::{Agent, AgentOnDevice, AgentStatus, Device, Run, RunPhase};
 
 use crate::framework::{Basis, Plan, to_value};
 
@@ -53,7 +53,10 @@ pub fn plan(view: &View, agent: &Agent) -> Plan {
         basis: Some(Basis::of(agent)),
         ..Plan::default()
     };
-    if status != agent.status {
+    // That nobody has it and nothing runs needs no saying: whoever made it would only find it changed at once.
+    let silent = |status: &AgentStatus| status.devices.is_empty() && status.running.unwrap_or(0) == 0;
+    let unseen = agent.status.observed_generation.is_none() && silent(&agent.status);
+    if status != agent.status && !(unseen && silent(&status)) {
         plan.status = Some(to_value(&Agent {
             status,
             ..agent.clone()
@@ -129,6 +132,15 @@ mod tests {
             .map(Arc::new)
             .to_vec(),
         }
+    }
+
+    #[test]
+    fn an_agent_that_nobody_has_is_left_alone_until_somebody_had_it() {
+        assert!(plan(&View::default(), &agent()).is_idle());
+        let mut gone = agent();
+        gone.status.observed_generation = Some(1);
+        let status = plan(&View::default(), &gone).status.unwrap();
+        assert_eq!(status["status"]["observedGeneration"], 2);
     }
 
     #[test]

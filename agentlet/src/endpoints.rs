@@ -1,7 +1,6 @@
 //! The ways to the control plane: several addresses, tried in order, and the one that works is kept.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -20,10 +19,17 @@ const CONNECT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Endpoints {
     servers: Vec<Uri>,
-    /// The one that worked last.
-    current: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The next to be tried: the one that worked last.
+    current: usize,
+    /// Whether the last connection that was asked for was made, and to `current`.
+    connected: bool,
     /// What was last logged, so that a server that is away fills no log.
-    told: Mutex<String>,
+    told: String,
 }
 
 impl Endpoints {
@@ -32,8 +38,7 @@ impl Endpoints {
     pub fn new(servers: Vec<Uri>) -> Arc<Self> {
         Arc::new(Self {
             servers,
-            current: AtomicUsize::new(0),
-            told: Mutex::default(),
+            state: Mutex::default(),
         })
     }
 
@@ -46,22 +51,40 @@ impl Endpoints {
     /// The address that worked last, or the first.
     #[must_use]
     pub fn current(&self) -> Option<&Uri> {
-        self.servers
-            .get(self.current.load(Ordering::Relaxed))
-            .or(self.servers.first())
+        self.servers.get(self.state().current).or(self.servers.first())
+    }
+
+    /// The server to which the last connection was made is of no use, although it could be connected to: the next one has
+    /// its turn. A failed connection needs no such word.
+    pub fn pass_over(&self) {
+        let mut state = self.state();
+        if std::mem::take(&mut state.connected) {
+            state.current = self.after(state.current);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn after(&self, index: usize) -> usize {
+        (index + 1) % self.servers.len().max(1)
     }
 
     async fn connect(&self, ca_pem: &str, identity: &Identity, http2: bool) -> Result<Box<dyn Io>, Error> {
-        let first = self.current.load(Ordering::Relaxed);
+        let first = self.state().current;
         let mut failure = Error::Credential {
             field: "servers",
             problem: "no address is given".into(),
         };
         for step in 0..self.servers.len() {
             let index = (first + step) % self.servers.len();
-            // Also when this future is dropped half-way, the next try begins with the next address.
-            self.current
-                .store((index + 1) % self.servers.len(), Ordering::Relaxed);
+            {
+                // Also when this future is dropped half-way, the next try begins with the next address.
+                let mut state = self.state();
+                state.current = self.after(index);
+                state.connected = false;
+            }
             let config = Config {
                 server: self.servers[index].clone(),
                 ca: ca_pem.as_bytes().to_vec(),
@@ -76,7 +99,11 @@ impl Endpoints {
             };
             match connector?.connect().await {
                 Ok(stream) => {
-                    self.current.store(index, Ordering::Relaxed);
+                    {
+                        let mut state = self.state();
+                        state.current = index;
+                        state.connected = true;
+                    }
                     self.tell(String::new());
                     return Ok(stream);
                 }
@@ -88,16 +115,17 @@ impl Endpoints {
     }
 
     fn tell(&self, text: String) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if *told == text {
+        let mut state = self.state();
+        if state.told == text {
             return;
         }
         if text.is_empty() {
-            tracing::info!(server = ?self.current(), "the control plane is reached");
+            let server = self.servers.get(state.current).map(ToString::to_string);
+            tracing::info!(server, "the control plane is reached");
         } else {
             tracing::warn!(why = text, "the control plane is not reached, trying on");
         }
-        *told = text;
+        state.told = text;
     }
 }
 
@@ -107,7 +135,7 @@ pub fn describe(error: &Error) -> String {
     let text = crate::runner::chain(error);
     match error {
         Error::Handshake { .. } if text.contains("UnknownIssuer") => format!(
-            "{text}; the server's certificate is of another authority than the one this device joined: check the              address, or remove identity.pem and ca.crt and join again"
+            "{text}; the server's certificate is of another authority than the one this device joined: check the address, or remove identity.pem and ca.crt and join again"
         ),
         Error::Handshake { .. } if text.contains("NotValidForName") => format!(
             "{text}; start panda-apiserver with --tls-name for this address, or use a name that it has"
@@ -170,5 +198,46 @@ pub struct PlainConnector {
 impl Connector for PlainConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Box<dyn Io>, Error>> {
         Box::pin(self.endpoints.connect(&self.ca_pem, &Identity::None, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Arc<Endpoints> {
+        let servers = ["https://127.0.0.1:1", "https://127.0.0.1:2"];
+        Endpoints::new(servers.iter().map(|server| server.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn a_server_that_was_connected_to_is_passed_over_once_for_each_connection() {
+        let endpoints = two();
+        endpoints.pass_over();
+        assert_eq!(
+            endpoints.current(),
+            endpoints.servers().first(),
+            "none was connected to"
+        );
+        endpoints.state().connected = true;
+        endpoints.pass_over();
+        endpoints.pass_over();
+        assert_eq!(endpoints.current(), endpoints.servers().last());
+        endpoints.state().connected = true;
+        endpoints.pass_over();
+        assert_eq!(endpoints.current(), endpoints.servers().first());
+        let none = Endpoints::new(Vec::new());
+        none.pass_over();
+        assert_eq!(none.current(), None);
+    }
+
+    #[tokio::test]
+    async fn when_none_can_be_connected_to_each_had_its_turn_and_none_is_passed_over() {
+        let endpoints = two();
+        let failed = endpoints.connect("", &Identity::None, true).await;
+        assert!(failed.is_err());
+        let next = endpoints.current().cloned();
+        endpoints.pass_over();
+        assert_eq!(endpoints.current().cloned(), next);
     }
 }

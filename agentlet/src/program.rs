@@ -122,12 +122,6 @@ impl Error {
     }
 }
 
-/// An error and its causes in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    crate::runner::chain(error)
-}
-
 /// Joins if the device has not, then works until SIGINT or SIGTERM. Runs go on under their supervisors.
 ///
 /// # Errors
@@ -180,7 +174,7 @@ async fn work(
     writeln!(out, "device {} ({})", identity.name, identity.uid)?;
     out.flush()?;
     let renewal = start.renewal(Arc::clone(&endpoints), identity);
-    let connector = DeviceConnector::http2(endpoints, renewal.credentials.subscribe());
+    let connector = DeviceConnector::http2(Arc::clone(&endpoints), renewal.credentials.subscribe());
     let deps = Deps {
         clock: Arc::clone(&start.clock),
         ids: Arc::clone(&start.ids),
@@ -189,7 +183,9 @@ async fn work(
         exe: crate::hidden::RUNNING_IMAGE.into(),
     };
     let agentlet = crate::build(config, deps).await?;
-    let agentlet = agentlet.with_renewals(renewal.credentials.subscribe());
+    let agentlet = agentlet
+        .with_renewals(renewal.credentials.subscribe())
+        .with_endpoints(endpoints);
     // The renewal has nothing to wait for once the work has ended, for whatever reason: the process must end then, too.
     let both = stop.child_token();
     let work = async {

@@ -21,6 +21,7 @@ use crate::daemon::{self, Parts, Settings};
 use crate::detect::Detector;
 use crate::device_status::StatusKeeper;
 use crate::disk::Reserve;
+use crate::endpoints::Endpoints;
 use crate::git::Ids;
 use crate::hidden;
 use crate::outbox::{self, Outbox};
@@ -87,6 +88,7 @@ pub struct Agentlet {
     floor: Result<Report, String>,
     client: watch::Sender<Option<crate::session::Client>>,
     renewals: Option<watch::Receiver<Arc<Credentials>>>,
+    endpoints: Option<Arc<Endpoints>>,
 }
 
 /// Prepares an agentlet: makes its folders, opens what it kept, tries what the machine can enforce.
@@ -142,6 +144,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
         floor,
         client,
         renewals: None,
+        endpoints: None,
         deps,
     })
 }
@@ -151,6 +154,13 @@ impl Agentlet {
     #[must_use]
     pub fn with_renewals(mut self, renewals: watch::Receiver<Arc<Credentials>>) -> Self {
         self.renewals = Some(renewals);
+        self
+    }
+
+    /// Leaves a server that opens no session for the next; `endpoints` is what the connector of [`Deps`] goes to.
+    #[must_use]
+    pub fn with_endpoints(mut self, endpoints: Arc<Endpoints>) -> Self {
+        self.endpoints = Some(endpoints);
         self
     }
 
@@ -172,6 +182,7 @@ impl Agentlet {
             events,
             client: self.client,
             renewals: self.renewals.clone(),
+            endpoints: self.endpoints,
         };
         tasks.spawn(connection.run(inner.clone()));
         let detector = Detector {

@@ -3,6 +3,8 @@
 //! This task only moves messages. What they mean is decided by the dispatcher in [`crate::daemon`]; it gets
 //! [`SessionEvent`]s and answers through the [`Link`] of the session that is open.
 
+mod told;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::credentials::Credentials;
+use crate::endpoints::Endpoints;
+use told::Told;
 
 /// Messages on their way to the server; the dispatcher keeps fewer reports than this in flight.
 pub(crate) const LINK_QUEUE: usize = 128;
@@ -27,6 +31,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 /// Pauses between failed tries double from the first to the last of these.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The same for a control plane that has refused this device: only a person can change that.
+const REFUSED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// How long a server may take for its first word; one that says nothing is passed over for the next.
+const FIRST_WORD: Duration = Duration::from_secs(30);
 /// A session that lived this long was a good one: the next is made at once.
 const GOOD: Duration = Duration::from_secs(1);
 /// Largest message from the server: a snapshot holds every run of the device.
@@ -88,44 +96,86 @@ pub(crate) struct Session {
     pub(crate) client: watch::Sender<Option<Client>>,
     /// Tells of renewed certificates, where there are any.
     pub(crate) renewals: Option<watch::Receiver<Arc<Credentials>>>,
+    /// The addresses that the connector goes to, where there are several to choose from.
+    pub(crate) endpoints: Option<Arc<Endpoints>>,
+}
+
+/// How one try ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The server ended the session in good order.
+    Clean,
+    /// There was no session, or it broke.
+    Broken,
+    /// The server does not take this device.
+    Refused,
 }
 
 impl Session {
     pub(crate) async fn run(self, token: CancellationToken) {
         let mut pause = BACKOFF.0;
+        let mut told = Told::default();
+        let mut refusals = 0;
         while !token.is_cancelled() {
             let opened = tokio::time::Instant::now();
-            let clean = tokio::select! {
-                clean = self.once() => clean,
+            let mut renewals = self.renewals.clone();
+            if let Some(renewals) = &mut renewals {
+                renewals.mark_unchanged();
+            }
+            told.begin();
+            let ended = tokio::select! {
+                ended = self.once(&mut told) => ended,
                 () = token.cancelled() => break,
             };
             drop(self.client.send_replace(None));
-            if clean || opened.elapsed() >= GOOD {
-                pause = BACKOFF.0;
+            if !told.heard()
+                && let Some(endpoints) = &self.endpoints
+            {
+                endpoints.pass_over();
+            }
+            refusals = if ended == Ended::Refused { refusals + 1 } else { 0 };
+            // One that refuses does not speak for the others.
+            let all = self
+                .endpoints
+                .as_ref()
+                .map_or(1, |endpoints| endpoints.servers().len());
+            let (least, most) = if refusals >= all { REFUSED } else { BACKOFF };
+            let clean = ended == Ended::Clean;
+            if refusals == 0 && (clean || opened.elapsed() >= GOOD) {
+                pause = least;
             }
             if clean && opened.elapsed() >= GOOD {
                 continue;
             }
+            pause = pause.max(least).min(most);
             let wait = self.jitter(pause);
-            pause = (pause * 2).min(BACKOFF.1);
+            pause *= 2;
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                // What was refused to the older certificate may be granted to this one.
+                () = renewed(&mut renewals) => pause = BACKOFF.0,
                 () = token.cancelled() => break,
             }
         }
     }
 
-    /// One connection and one session. True when the server ended it in good order.
-    async fn once(&self) -> bool {
+    /// Which server is spoken to, for people.
+    fn server(&self) -> String {
+        let current = self.endpoints.as_ref().and_then(|endpoints| endpoints.current());
+        current.map_or_else(|| "the control plane".to_owned(), ToString::to_string)
+    }
+
+    /// One connection and one session.
+    async fn once(&self, told: &mut Told) -> Ended {
         let channel = match tokio::time::timeout(CONNECT_TIMEOUT, channel(&self.connector)).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no connection to the server");
-                return false;
+                return Ended::Broken;
             }
             Err(_) => {
                 tracing::debug!("no connection to the server in time");
-                return false;
+                return Ended::Broken;
             }
         };
         let mut client = AgentletClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
@@ -133,28 +183,40 @@ impl Session {
         let cut = CancellationToken::new();
         let link = Link { tx, cut: cut.clone() };
         if self.events.send(SessionEvent::Open(link)).await.is_err() {
-            return false;
+            return Ended::Broken;
         }
         let bulk = client.clone();
-        let clean = tokio::select! {
-            clean = self.pump(&mut client, bulk, rx) => clean,
+        let ended = tokio::select! {
+            ended = self.pump(&mut client, bulk, rx, told) => ended,
             () = cut.cancelled() => {
                 tracing::info!("session ended from this side");
-                false
+                Ended::Broken
             }
         };
         // A dispatcher that is gone needs no news.
         drop(self.events.send(SessionEvent::Closed).await);
-        clean
+        ended
     }
 
-    async fn pump(&self, client: &mut Client, bulk: Client, rx: mpsc::Receiver<DeviceMessage>) -> bool {
-        let mut stream = match client.session(ReceiverStream::new(rx)).await {
-            Ok(response) => response.into_inner(),
-            Err(status) => {
-                Self::ended(&status, "session refused");
-                return false;
+    async fn pump(
+        &self,
+        client: &mut Client,
+        bulk: Client,
+        rx: mpsc::Receiver<DeviceMessage>,
+        told: &mut Told,
+    ) -> Ended {
+        let silent = tokio::time::sleep(FIRST_WORD);
+        tokio::pin!(silent);
+        let opened = tokio::select! {
+            opened = client.session(ReceiverStream::new(rx)) => opened,
+            () = &mut silent => {
+                told.silent(&self.server(), FIRST_WORD);
+                return Ended::Broken;
             }
+        };
+        let mut stream = match opened {
+            Ok(response) => response.into_inner(),
+            Err(status) => return told.ended(&self.server(), &status),
         };
         self.client.send_replace(Some(bulk));
         let room = Arc::new(Semaphore::new(QUEUED_BYTES / UNIT));
@@ -169,27 +231,29 @@ impl Session {
                     self.use_new_certificate().await;
                     continue;
                 }
+                () = &mut silent, if !told.heard() => {
+                    told.silent(&self.server(), FIRST_WORD);
+                    return Ended::Broken;
+                }
             };
             match message {
                 Ok(Some(message)) => {
+                    told.hears(&self.server());
                     let share = (message.encoded_len() / UNIT + 1).min(QUEUED_BYTES / UNIT);
                     let share = u32::try_from(share).unwrap_or(u32::MAX);
                     let Ok(share) = Arc::clone(&room).acquire_many_owned(share).await else {
-                        return false;
+                        return Ended::Broken;
                     };
                     let heard = Heard {
                         message: Box::new(message),
                         _share: share,
                     };
                     if self.events.send(SessionEvent::Message(heard)).await.is_err() {
-                        return false;
+                        return Ended::Broken;
                     }
                 }
-                Ok(None) => return true,
-                Err(status) => {
-                    Self::ended(&status, "session ended");
-                    return false;
-                }
+                Ok(None) => return Ended::Clean,
+                Err(status) => return told.ended(&self.server(), &status),
             }
         }
     }
@@ -205,18 +269,6 @@ impl Session {
             // The next session has it anyway.
             Ok(Err(error)) => tracing::warn!(%error, "no connection with the new certificate yet"),
             Err(_) => tracing::warn!("no connection with the new certificate in time"),
-        }
-    }
-
-    fn ended(status: &tonic::Status, what: &'static str) {
-        if status.code() == tonic::Code::PermissionDenied {
-            tracing::error!(
-                message = status.message(),
-                "the control plane does not take this device, it starts no work; if it was removed, join it again with a \
-                 new token (pandactl device join-token)"
-            );
-        } else {
-            tracing::info!(code = ?status.code(), message = status.message(), what);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Configuration files of components: versioned objects, unknown fields refused, flags over the file.
+//! Configuration files of components: versioned objects, unknown fields refused, flags over the file; and how a component
+//! says why it ends.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -9,6 +10,29 @@ use crate::manifest;
 pub const API_VERSION: &str = "config.panda.dev/v1alpha1";
 /// A configuration file is no larger.
 const MAX_BYTES: usize = 1 << 20;
+
+/// An error and what caused it, in one line. What an error says at its end already is not said again.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// What a component says on its standard error before it ends with a failure.
+#[must_use]
+pub fn complaint(error: &dyn std::error::Error, hint: Option<&str>) -> String {
+    let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+    format!("error: {}\n{hint}", chain(error))
+}
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]

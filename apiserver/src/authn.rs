@@ -28,6 +28,8 @@ use crate::pki::{self, DEVICE_PREFIX, Subject};
 
 /// The group of everybody who is known.
 pub const AUTHENTICATED: &str = "system:authenticated";
+/// Among what else is known of a device: the digest of its certificate's public key.
+pub(crate) const KEY_FINGERPRINT: &str = "panda.dev/key-fingerprint";
 
 /// An authenticated user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +114,12 @@ impl User {
         }
     }
 
+    /// The digest of the public key that a device showed; empty for all others.
+    pub(crate) fn key_fingerprint(&self) -> &str {
+        let keys = self.extra.get(KEY_FINGERPRINT);
+        keys.and_then(|keys| keys.first()).map_or("", String::as_str)
+    }
+
     /// The Run, for runs.
     #[must_use]
     pub const fn run(&self) -> Option<&RunIdentity> {
@@ -154,7 +162,7 @@ impl Peer {
     pub fn from_certificate(der: &[u8]) -> Self {
         match pki::peer(der) {
             Some((subject, not_after)) => Self {
-                user: user(subject).map(Arc::new),
+                user: user(subject).map(|user| Arc::new(with_key(user, der))),
                 not_after,
             },
             None => Self {
@@ -172,6 +180,15 @@ impl Peer {
             _ => Err(Unknown::Rejected),
         }
     }
+}
+
+/// A device is told apart by its key, too.
+fn with_key(mut user: User, der: &[u8]) -> User {
+    if user.device().is_some() {
+        let keys = pki::key_fingerprint(der).into_iter().collect();
+        user.extra.insert(KEY_FINGERPRINT.to_owned(), keys);
+    }
+    user
 }
 
 fn user(subject: Subject) -> Option<User> {

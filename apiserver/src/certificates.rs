@@ -153,7 +153,7 @@ impl Certificates {
             .map_err(failed)?;
         Ok(TokenAnswer {
             kind: "JoinToken",
-            api_version: "panda.dev/v1alpha1",
+            api_version: token::API_VERSION,
             token: fresh.token,
             expires,
             ca_cert_hash: self.pki.ca_hash(),

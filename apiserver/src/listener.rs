@@ -26,6 +26,8 @@ use tower::ServiceExt;
 use activity::{Activity, Answer, Over};
 use places::{Place, Places};
 
+pub(crate) use places::Vouch;
+
 use crate::authn::Peer;
 use crate::config::Limits;
 use crate::metrics::Metrics;
@@ -87,7 +89,7 @@ impl Listener {
                     () = cut.cancelled() => {}
                     () = place_lost.cancelled() => {
                         shared.metrics.refused_connection();
-                        tracing::debug!(%address, "connection cut, too many without a certificate are open");
+                        tracing::debug!(%address, "connection cut, too many of unknown clients are open");
                     }
                     result = shared.connection(stream, address, place, stop) => {
                         if let Err(error) = result {
@@ -113,7 +115,7 @@ impl Listener {
         &self,
         stream: TcpStream,
         address: SocketAddr,
-        mut place: Place,
+        place: Place,
         stop: CancellationToken,
     ) -> Result<(), String> {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -127,19 +129,19 @@ impl Listener {
         let (_, session) = stream.get_ref();
         let peer = match session.peer_certificates().and_then(<[_]>::first) {
             Some(certificate) => {
-                place.is_known();
+                place.vouch().is_known();
                 Peer::from_certificate(certificate)
             }
             None => Peer::anonymous(),
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
         let _open = self.metrics.connection();
-        let (router, activity) = (self.router.clone(), Arc::clone(&place.activity));
+        let (router, activity, vouch) = (self.router.clone(), Arc::clone(&place.activity), place.vouch());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             answer(
                 router.clone(),
                 request,
-                peer.clone(),
+                (peer.clone(), vouch.clone()),
                 address,
                 Arc::clone(&activity),
             )
@@ -205,13 +207,14 @@ impl Listener {
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    peer: Peer,
+    (peer, vouch): (Peer, Vouch),
     address: SocketAddr,
     activity: Arc<Activity>,
 ) -> Result<Response, Infallible> {
     let busy = activity.begin();
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer);
+    request.extensions_mut().insert(vouch);
     request.extensions_mut().insert(address);
     let response = router.oneshot(request).await?;
     Ok(response.map(|body| Body::new(Answer::new(body, busy))))

@@ -25,7 +25,12 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 use crate::files;
 
 pub use kubeconfig::kubeconfig;
-pub use subject::{DEVICE_PREFIX, Subject, peer};
+pub use subject::{DEVICE_PREFIX, Subject, key_fingerprint, peer};
+
+/// `sha256:` and the digest of a public key (SubjectPublicKeyInfo, DER).
+pub(crate) fn fingerprint(public_key: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(public_key)))
+}
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -186,10 +191,7 @@ impl Pki {
     /// `sha256:` and the digest of the authority's public key, for clients to pin (`--ca-cert-hash`).
     #[must_use]
     pub fn ca_hash(&self) -> String {
-        format!(
-            "sha256:{}",
-            hex::encode(Sha256::digest(self.issuer.key().subject_public_key_info()))
-        )
+        fingerprint(&self.issuer.key().subject_public_key_info())
     }
 
     /// The server's certificate for `names` (hosts and addresses; loopback is always added), made or renewed

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use http::Uri;
+use axum::routing::{delete, get, post};
 use panda_api::meta::{Clock, IdSource};
 use panda_api::{Secret, scheme};
 use panda_store::Store;
@@ -310,13 +308,12 @@ fn policy(min_age: Duration) -> Policy {
 }
 
 fn routes(api: Arc<Api>) -> Router {
-    let signer = Arc::clone(&api.certificates);
-    let make_token = post(move |uri: Uri, body: Bytes| {
-        let signer = Arc::clone(&signer);
-        async move { certificates::make_token(&signer, &uri, body).await }
-    });
     Router::new()
-        .route(certificates::JOIN_TOKENS, make_token)
+        .route(
+            certificates::JOIN_TOKENS,
+            post(certificates::make_token).get(certificates::list_tokens),
+        )
+        .route(certificates::JOIN_TOKEN, delete(certificates::revoke_token))
         .route("/healthz", get(health::live))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))

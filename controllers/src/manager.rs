@@ -113,6 +113,7 @@ impl Manager {
             tasks.clone(),
             runs.clone(),
             agents.clone(),
+            secrets.clone(),
             runner.clone(),
             clock(),
             config(),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 
+pub use panda_api::component::chain;
 use panda_api::meta::{Reason, Status};
 use panda_client::{connector, transport};
 
@@ -106,21 +107,6 @@ impl Error {
         Self::new(Kind::User, format!("cannot write to standard output: {error}"))
             .hint("what was written so far is not complete: check where the output goes")
     }
-}
-
-/// An error and what caused it, in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.ends_with(&words) {
-            let _: std::fmt::Result = write!(text, ": {words}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 impl From<panda_client::Error> for Error {

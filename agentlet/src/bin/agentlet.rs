@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use panda_agentlet::program::{self, Error, Flags, Surroundings};
+use panda_api::component;
 
 /// Makes this machine a device: joins a control plane once, then works on the runs that are bound to it.
 ///
@@ -113,11 +114,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &Error) -> ExitCode {
-    let mut text = format!("error: {}", program::chain(error));
-    if let Some(hint) = error.hint() {
-        text.push_str(&format!("\nhint: {hint}"));
-    }
     // Nobody may be left to read it; the exit code says it, too.
-    let _: std::io::Result<()> = writeln!(std::io::stderr(), "{text}");
+    let _: std::io::Result<()> = write!(std::io::stderr(), "{}", component::complaint(error, error.hint()));
     ExitCode::FAILURE
 }

@@ -144,6 +144,7 @@ impl Device {
             events,
             client,
             renewals: None,
+            endpoints: None,
         };
         let parts = Parts {
             outbox: outbox.clone(),

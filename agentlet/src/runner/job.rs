@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+pub(crate) use panda_api::component::chain;
 use panda_api::{FailureReason, RunPhase};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -320,16 +321,4 @@ fn answered<T>(answer: Result<T, HandleError>) {
     if let Err(error) = answer {
         tracing::debug!(%error, "supervisor not told");
     }
-}
-
-/// An error and what caused it.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
 }

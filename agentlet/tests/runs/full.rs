@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use panda_api::logline::Origin;
-use panda_api::{DeviceStatus, FailureClass, FailureReason, Push};
+use panda_api::{DeviceStatus, FailureClass, FailureReason, Push, Run};
 
 use crate::git::{git, on_repository};
 use crate::harness::*;
@@ -63,6 +63,48 @@ impl Drop for Small {
     }
 }
 
+/// A device on a small disk; none where nobody may mount one.
+async fn on_small_disk() -> Option<(Device, Small)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may mount a file system");
+        return None;
+    }
+    let mut device = Device::off().await;
+    let small = Small::mount(&device);
+    device.start().await;
+    Some((device, small))
+}
+
+/// Holds an agent back until the disk is as the test wants it.
+struct Gate(PathBuf);
+
+impl Gate {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("panda-{name}-{}", std::process::id())))
+    }
+
+    /// Gives the run a script that does `before`, says that it is up, waits for the gate, and does `after`.
+    async fn hold(&self, device: &Device, mut run: Run, before: &str, after: &str) -> String {
+        let gate = self.0.display();
+        let script = format!("{before} echo up; while ! test -e {gate}; do sleep 0.05; done; {after}");
+        let command = vec!["/bin/sh".into(), "-c".into(), script];
+        run.spec.agent_spec.as_mut().unwrap().drivers[0].command = command;
+        let uid = device.give(run);
+        device.says(&uid, Origin::Stdout, "up").await;
+        uid
+    }
+
+    fn open(&self) {
+        fs::write(&self.0, "").unwrap();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
 /// Bytes that nothing makes smaller.
 fn noise(bytes: u64) -> Vec<u8> {
     let mut noise = Vec::new();
@@ -79,27 +121,16 @@ fn pressure(state: &State) -> Option<bool> {
 
 #[tokio::test]
 async fn running_results_land_new_runs_wait_and_all_is_well_without_a_restart() {
-    if !rustix::process::geteuid().is_root() {
+    let Some((device, small)) = on_small_disk().await else {
         return;
-    }
-    let mut device = Device::off().await;
-    let small = Small::mount(&device);
-    device.start().await;
-    let go = std::env::temp_dir().join(format!("panda-go-{}", std::process::id()));
-    let script = format!(
-        "echo up; while ! test -e {}; do sleep 0.05; done; echo over",
-        go.display()
-    );
-    let mut run = device.a_run(&[]);
-    run.spec.agent_spec.as_mut().unwrap().drivers[0].command = vec!["/bin/sh".into(), "-c".into(), script];
-    let uid = device.give(run);
-    device.says(&uid, Origin::Stdout, "up").await;
+    };
+    let gate = Gate::new("go");
+    let uid = gate.hold(&device, device.a_run(&[]), "", "echo over").await;
     small.fill();
     let is = |wanted| move |s: &State| (pressure(s) == Some(wanted)).then_some(());
     device.server.until("DiskPressure", is(true)).await;
-    fs::write(&go, "").unwrap();
+    gate.open();
     let end = device.end_of(&uid).await;
-    fs::remove_file(&go).unwrap();
     assert_eq!(end.failure, None, "space was held back for it");
     let refused = device.give(device.a_run(&["--say", "x"]));
     let failure = device.fails(&refused, FailureReason::DiskFull).await;
@@ -113,26 +144,16 @@ async fn running_results_land_new_runs_wait_and_all_is_well_without_a_restart() 
 
 #[tokio::test]
 async fn what_an_agent_fills_the_disk_with_is_no_fault_of_the_run_after_it() {
-    if !rustix::process::geteuid().is_root() {
+    let Some((device, small)) = on_small_disk().await else {
         return;
-    }
-    let mut device = Device::off().await;
-    let small = Small::mount(&device);
-    device.start().await;
-    let go = std::env::temp_dir().join(format!("panda-went-{}", std::process::id()));
-    let mut run = device.a_run(&[]);
-    let script = format!(
-        "echo up; while ! test -e {}; do sleep 0.05; done; cat /dev/zero > zeros; exit 0",
-        go.display()
-    );
-    run.spec.agent_spec.as_mut().unwrap().drivers[0].command = vec!["/bin/sh".into(), "-c".into(), script];
-    let uid = device.give(run);
-    device.says(&uid, Origin::Stdout, "up").await;
+    };
+    let gate = Gate::new("went");
+    let after = "cat /dev/zero > zeros; exit 0";
+    let uid = gate.hold(&device, device.a_run(&[]), "", after).await;
     small.fill();
-    fs::write(&go, "").unwrap();
+    gate.open();
     // Whatever came of it, it is said, while the disk is full.
     let end = device.end_of(&uid).await;
-    fs::remove_file(&go).unwrap();
     if let Some(failure) = end.failure {
         assert_eq!(failure.reason, FailureReason::DiskFull, "{failure:?}");
     }
@@ -141,12 +162,9 @@ async fn what_an_agent_fills_the_disk_with_is_no_fault_of_the_run_after_it() {
 
 #[tokio::test]
 async fn repository_that_does_not_fit_on_the_disk_is_a_failure_of_the_device() {
-    if !rustix::process::geteuid().is_root() {
+    let Some((device, small)) = on_small_disk().await else {
         return;
-    }
-    let mut device = Device::off().await;
-    let small = Small::mount(&device);
-    device.start().await;
+    };
     let (repo, run) = on_repository(&device, Push::Never);
     fs::write(repo.join("large"), noise(8 << 20)).unwrap();
     git(&repo, &["add", "."]);
@@ -164,25 +182,16 @@ async fn repository_that_does_not_fit_on_the_disk_is_a_failure_of_the_device() {
 
 #[tokio::test]
 async fn result_that_does_not_fit_on_the_disk_is_a_failure_of_the_device() {
-    if !rustix::process::geteuid().is_root() {
+    let Some((device, small)) = on_small_disk().await else {
         return;
-    }
-    let mut device = Device::off().await;
-    let small = Small::mount(&device);
-    device.start().await;
-    let (_, mut run) = on_repository(&device, Push::Never);
-    let go = std::env::temp_dir().join(format!("panda-gone-{}", std::process::id()));
-    let script = format!(
-        "head -c 8388608 /dev/urandom > large; echo up; while ! test -e {}; do sleep 0.05; done; echo over",
-        go.display()
-    );
-    run.spec.agent_spec.as_mut().unwrap().drivers[0].command = vec!["/bin/sh".into(), "-c".into(), script];
-    let uid = device.give(run);
-    device.says(&uid, Origin::Stdout, "up").await;
+    };
+    let (_, run) = on_repository(&device, Push::Never);
+    let gate = Gate::new("gone");
+    let before = "head -c 8388608 /dev/urandom > large;";
+    let uid = gate.hold(&device, run, before, "echo over").await;
     small.fill();
-    fs::write(&go, "").unwrap();
+    gate.open();
     let failure = device.fails(&uid, FailureReason::DiskFull).await;
-    fs::remove_file(&go).unwrap();
     assert_eq!(failure.reason.class(), FailureClass::Device);
     assert_eq!(device.starts(&uid), 1);
 }

@@ -143,7 +143,7 @@ impl Device {
     pub(crate) async fn task_error(&mut self) -> String {
         let task = self.task.take().expect("an agentlet was started");
         let error = task.await.unwrap().unwrap_err();
-        panda_agentlet::program::chain(&error)
+        panda_api::component::chain(&error)
     }
 
     pub(crate) fn reboot_as(&mut self, id: &str) {

@@ -257,6 +257,34 @@ impl Kubeconfig {
         Ok(())
     }
 
+    /// Makes a cluster, or changes one: each field gets its value, is removed where that is null, and stays if it is not
+    /// named. Whether there was such a cluster.
+    pub fn change_cluster(&mut self, name: &str, fields: Map<String, Value>) -> bool {
+        self.change("clusters", name, "cluster", fields)
+    }
+
+    /// The same for a user.
+    pub fn change_user(&mut self, name: &str, fields: Map<String, Value>) -> bool {
+        self.change("users", name, "user", fields)
+    }
+
+    fn change(&mut self, list: &str, name: &str, key: &str, fields: Map<String, Value>) -> bool {
+        let old = self.entry(list, name).ok().map(|(entry, _)| entry[key].clone());
+        let was = old.is_some();
+        let mut inner = match old {
+            Some(Value::Object(inner)) => inner,
+            _ => Map::new(),
+        };
+        for (field, value) in fields {
+            match value {
+                Value::Null => drop(inner.remove(&field)),
+                value => drop(inner.insert(field, value)),
+            }
+        }
+        self.put(list, name, key, inner.into());
+        was
+    }
+
     /// Adds or replaces a cluster, with its authorities inline.
     pub fn set_cluster(&mut self, name: &str, server: &str, ca_pem: &[u8]) {
         let inner = json!({"server": server, "certificate-authority-data": STANDARD.encode(ca_pem)});
@@ -389,13 +417,17 @@ fn text(map: &Value, path: &str, key: &str) -> Result<Option<String>, Error> {
 
 fn server(cluster: &Value, path: &str) -> Result<Uri, Error> {
     let address = text(cluster, path, "server")?.ok_or_else(|| missing(path, "server"))?;
-    let path = format!("{path}.server");
-    let uri: Uri = address.parse().map_err(|_| {
-        field(
-            path.as_str(),
-            format!("{address:?} is no address; want https://host:port"),
-        )
-    })?;
+    parse_server(&address, &format!("{path}.server"))
+}
+
+/// The address of a server; `path` is the field that it stands in.
+///
+/// # Errors
+/// When it is no `https://host:port`.
+pub fn parse_server(address: &str, path: &str) -> Result<Uri, Error> {
+    let uri: Uri = address
+        .parse()
+        .map_err(|_| field(path, format!("{address:?} is no address; want https://host:port")))?;
     if uri.scheme_str() != Some("https") || uri.host().is_none_or(str::is_empty) {
         return Err(field(path, format!("{address:?}: want https://host:port")));
     }

@@ -15,6 +15,8 @@ use crate::certificates::EXPIRING;
 
 /// What a device that was removed is told.
 pub(super) const REMOVED: &str = "this device was removed; join it again";
+/// How often a lost race is run again.
+const ATTEMPTS: usize = 8;
 /// The wall clock is looked at so often at least: it may jump.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -63,6 +65,28 @@ impl Agentlets {
         stored
             .filter(|stored| stored.object.metadata().uid == device.uid)
             .ok_or_else(|| Status::permission_denied(REMOVED))
+    }
+
+    /// Checks that the device is registered, and records the key that it shows where no request for a certificate did:
+    /// such a certificate was made by the control plane itself, as for the device of its own process.
+    pub(super) async fn note_key(&self, device: &DeviceId, fingerprint: &str) -> Result<(), Status> {
+        for _ in 0..ATTEMPTS {
+            let mut stored = self.member(device).await?;
+            let status = &mut stored.object.status;
+            if status.certificate_expires.is_some()
+                || fingerprint.is_empty()
+                || status.key_fingerprint == fingerprint
+            {
+                return Ok(());
+            }
+            fingerprint.clone_into(&mut status.key_fingerprint);
+            match self.objects.commit(vec![stored.write()]).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(session::internal(error)),
+            }
+        }
+        Err(Status::unavailable("too many changes at a time; connect again"))
     }
 
     /// How long until the device's certificate must be looked at again; an error when it has ended.

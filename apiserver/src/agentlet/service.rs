@@ -130,7 +130,8 @@ impl Agentlet for Service {
         request: Request<Streaming<DeviceMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let device = device(&request)?;
-        self.0.registered(&device).await?;
+        let key = request.extensions().get::<User>().map(User::key_fingerprint);
+        self.0.note_key(&device, key.unwrap_or_default()).await?;
         let (number, cut) = self.0.sessions.begin(&device.uid);
         let (out, receiver) = mpsc::channel(OUTGOING);
         let agentlets = Arc::clone(&self.0);

@@ -88,17 +88,8 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &Error) -> ExitCode {
-    let mut text = format!("error: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    if let Some(hint) = error.hint() {
-        text.push_str(&format!("\nhint: {hint}"));
-    }
     // Nobody may be left to read it; the exit code says it, too.
-    let _: std::io::Result<()> = writeln!(std::io::stderr(), "{text}");
+    let _: std::io::Result<()> = write!(std::io::stderr(), "{}", component::complaint(error, error.hint()));
     ExitCode::FAILURE
 }
 

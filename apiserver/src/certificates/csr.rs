@@ -5,7 +5,6 @@ use panda_api::validation::is_dns_label;
 use ring::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm,
 };
-use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 /// Largest request, DER: a key and a name.
@@ -42,7 +41,7 @@ pub(crate) struct Parsed {
 impl Parsed {
     /// `sha256:` and the digest of the public key.
     pub(crate) fn fingerprint(&self) -> String {
-        format!("sha256:{}", hex::encode(Sha256::digest(&self.public_key)))
+        crate::pki::fingerprint(&self.public_key)
     }
 }
 

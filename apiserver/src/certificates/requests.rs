@@ -107,7 +107,11 @@ impl Certificates {
             .internal::<TokenRecord>(key(token))
             .await
             .map_err(failed)?;
-        let mut stored = stored.ok_or_else(|| forbidden("the join token is gone; ask for another"))?;
+        let mut stored = stored.ok_or_else(|| {
+            forbidden(
+                "the join token was revoked or is long over; get another with `pandactl device join-token`",
+            )
+        })?;
         let record = &mut stored.object;
         if !record.used_by.is_empty() {
             let earlier = self
@@ -145,6 +149,7 @@ impl Certificates {
         let mut request = self.new_request(format!("join-{token}"), user, &device.object, asked);
         record.used_by.clone_from(&request.metadata.name);
         record.key = parsed.fingerprint();
+        record.joined.clone_from(&parsed.name);
         let message = format!("join token {token}");
         self.sign(&mut request, parsed, &mut device.object, "JoinToken", message)?;
         let ops = vec![

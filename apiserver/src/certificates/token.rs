@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use panda_api::meta::Reason;
 use panda_api::meta::Time;
 use panda_store::Key;
+use panda_store::{ListRequest, Op, Scope};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Certificates;
+use super::{Certificates, failed};
 use crate::agentlet::objects::{self, Stored};
 use crate::authn::{AUTHENTICATED, BoxFuture, Principal, TokenAuthenticator, User};
 use crate::registry;
+use crate::respond::Failure;
 
 /// Internal resource: one record a token.
 pub(super) const TOKENS: &str = "panda.internal/jointokens";
@@ -18,6 +22,9 @@ pub(super) const TOKENS: &str = "panda.internal/jointokens";
 const JOIN_PREFIX: &str = "panda:join:";
 /// Length of an id.
 const ID: usize = 12;
+pub(super) const API_VERSION: &str = "panda.dev/v1alpha1";
+/// How often a lost race is run again.
+const ATTEMPTS: usize = 8;
 
 /// What is kept of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +40,57 @@ pub(super) struct TokenRecord {
     pub(super) used_by: String,
     /// Fingerprint of the key of that request.
     pub(super) key: String,
+    /// Name of the device that joined with it; empty in records of older servers, too.
+    #[serde(default)]
+    pub(super) joined: String,
+}
+
+/// A join token as it can be shown to people: without its secret, which the server does not have.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TokenView {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Value,
+    /// The only device name that it is good for; absent: any.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    device_name: String,
+    /// When it ends.
+    expires: Time,
+    /// `Unused`, `Used` or `Expired`.
+    state: &'static str,
+    /// Name of the device that joined with it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    joined: String,
+}
+
+/// All that are kept, by id.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TokenList {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Value,
+    items: Vec<TokenView>,
+}
+
+fn view(id: &str, record: TokenRecord, now: Time) -> TokenView {
+    let state = if !record.used_by.is_empty() {
+        "Used"
+    } else if record.expires <= now {
+        "Expired"
+    } else {
+        "Unused"
+    };
+    TokenView {
+        kind: "JoinToken",
+        api_version: API_VERSION,
+        metadata: json!({"name": id}),
+        device_name: record.device,
+        expires: record.expires,
+        state,
+        joined: record.joined,
+    }
 }
 
 /// A token as it is shown, once.
@@ -51,6 +109,15 @@ fn same(a: &str, b: &str) -> bool {
     a.len() == b.len() && differences == 0
 }
 
+fn hexadecimal(text: &str) -> bool {
+    text.bytes()
+        .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID && hexadecimal(text)
+}
+
 pub(super) fn key(id: &str) -> Key {
     Key::new(TOKENS, "", id)
 }
@@ -65,11 +132,69 @@ impl Certificates {
             expires,
             used_by: String::new(),
             key: String::new(),
+            joined: String::new(),
         };
         Fresh {
             token: format!("{id}.{secret}"),
             stored: Stored::absent(key(&id), record),
         }
+    }
+
+    /// The tokens that are kept: those that are good, and for a day those that were.
+    pub(crate) async fn tokens(&self) -> Result<TokenList, Failure> {
+        let request = ListRequest {
+            scope: Scope::resource(TOKENS),
+            ..ListRequest::default()
+        };
+        let page = self.objects.store().list(request).await;
+        let page = page.map_err(|error| failed(error.into()))?;
+        let now = self.now();
+        let items = page.items.iter().filter_map(|entry| {
+            let record = serde_json::from_slice(&entry.value).ok()?;
+            Some(view(&entry.key.name, record, now))
+        });
+        Ok(TokenList {
+            kind: "JoinTokenList",
+            api_version: API_VERSION,
+            metadata: json!({"resourceVersion": page.revision.0.to_string()}),
+            items: items.collect(),
+        })
+    }
+
+    /// Makes a token worthless. A device that has joined with it stays one.
+    pub(crate) async fn revoke(&self, id: &str) -> Result<TokenView, Failure> {
+        for _ in 0..ATTEMPTS {
+            let found = match is_id(id) {
+                true => self
+                    .objects
+                    .internal::<TokenRecord>(key(id))
+                    .await
+                    .map_err(failed)?,
+                false => None,
+            };
+            let stored = found.ok_or_else(|| {
+                Failure::new(
+                    Reason::NotFound,
+                    format!("jointokens.panda.dev \"{id}\" not found"),
+                )
+            })?;
+            let shown = view(id, stored.object.clone(), self.now());
+            let Some(op) = stored.remove() else { continue };
+            let ops: Vec<Op> = vec![op];
+            match self.objects.commit(ops).await {
+                Ok(_) => {
+                    tracing::info!(token = id, state = shown.state, "join token revoked");
+                    return Ok(shown);
+                }
+                // It was used at this moment.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(Failure::new(
+            Reason::ServiceUnavailable,
+            "too many changes at a time; try again",
+        ))
     }
 
     /// The record of a token; none when id or secret are wrong, which look alike from outside.
@@ -80,11 +205,7 @@ impl Certificates {
         let Some((id, secret)) = token.split_once('.') else {
             return Ok(None);
         };
-        let hexadecimal = |text: &str| {
-            text.bytes()
-                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-        };
-        if id.len() != ID || !hexadecimal(id) || secret.len() > 128 || !hexadecimal(secret) {
+        if !is_id(id) || secret.len() > 128 || !hexadecimal(secret) {
             return Ok(None);
         }
         let stored = self.objects.internal::<TokenRecord>(key(id)).await?;

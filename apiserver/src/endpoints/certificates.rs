@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, Uri};
 use panda_api::CertificateSigningRequest;
@@ -11,7 +12,6 @@ use serde::de::DeserializeOwned;
 
 use crate::authn::User;
 use crate::body;
-use crate::certificates::Certificates;
 use crate::endpoints::read::printer;
 use crate::endpoints::{Api, Call};
 use crate::negotiate::encoding;
@@ -19,8 +19,10 @@ use crate::query::Params;
 use crate::registry::Kind;
 use crate::respond::Failure;
 
-/// Where join tokens are made.
+/// Where join tokens are made and listed. They are no objects, so they have routes of their own.
 pub(crate) const JOIN_TOKENS: &str = "/apis/panda.dev/v1alpha1/jointokens";
+/// One of them.
+pub(crate) const JOIN_TOKEN: &str = "/apis/panda.dev/v1alpha1/jointokens/{id}";
 
 /// Whether a kind is that of requests for certificates.
 pub(crate) fn is_request(kind: Kind) -> bool {
@@ -72,11 +74,11 @@ pub(crate) async fn approval(api: &Arc<Api>, call: &Call, body: Body) -> Result<
 
 /// POST [`JOIN_TOKENS`].
 pub(crate) async fn make_token(
-    certificates: &Certificates,
-    uri: &Uri,
+    State(api): State<Arc<Api>>,
+    uri: Uri,
     body: Bytes,
 ) -> Result<Response, Failure> {
-    for_real(&Params::of(uri)?)?;
+    for_real(&Params::of(&uri)?)?;
     let wanted = if body.is_empty() {
         crate::certificates::TokenRequest::default()
     } else {
@@ -86,6 +88,21 @@ pub(crate) async fn make_token(
             ))
         })?
     };
-    let made = certificates.make_token(wanted).await?;
+    let made = api.certificates.make_token(wanted).await?;
     Ok((StatusCode::CREATED, Json(made)).into_response())
+}
+
+/// GET [`JOIN_TOKENS`].
+pub(crate) async fn list_tokens(State(api): State<Arc<Api>>) -> Result<Response, Failure> {
+    Ok(Json(api.certificates.tokens().await?).into_response())
+}
+
+/// DELETE [`JOIN_TOKEN`].
+pub(crate) async fn revoke_token(
+    State(api): State<Arc<Api>>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Failure> {
+    for_real(&Params::of(&uri)?)?;
+    Ok(Json(api.certificates.revoke(&id).await?).into_response())
 }

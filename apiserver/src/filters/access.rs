@@ -11,8 +11,9 @@ use panda_api::{Device, scheme};
 use super::audit::AskingCell;
 use super::impersonate;
 use crate::audit::event::Asking;
-use crate::authn::{Bearers, Peer, Unknown, User};
+use crate::authn::{Bearers, Peer, Principal, Unknown, User};
 use crate::authz::{Attributes, Authorizer, Decision, refusal};
+use crate::listener::Vouch;
 use crate::registry::{Error, Registry, meta};
 use crate::request::RequestInfo;
 use crate::respond::Failure;
@@ -49,13 +50,18 @@ pub(super) async fn authenticate(
             Ok(found) => found,
             Err(error) => return Failure::from(error).into_response(),
         };
+        vouch(&request, &found);
     }
     let user = match found {
         Ok(user) => user,
         Err(Unknown::Anonymous) if health_path(request.uri().path()) => return next.run(request).await,
         Err(reason) => {
             tracing::debug!(?reason, "request without a user");
-            return Failure::new(Reason::Unauthorized, "Unauthorized").into_response();
+            let failure = Failure::new(Reason::Unauthorized, "Unauthorized");
+            if is_grpc(&request) {
+                return refuse_grpc(failure.status());
+            }
+            return failure.into_response();
         }
     };
     let acting = impersonate::acting(&user, request.headers(), access.authorizer.as_ref());
@@ -78,6 +84,15 @@ pub(super) async fn authenticate(
     tracing::Span::current().record("user", user.name.as_str());
     request.extensions_mut().insert::<User>(user);
     next.run(request).await
+}
+
+/// The connection of an account has the place of a known client from its first request on. Runs and holders of join tokens
+/// are known, too, but are not trusted with places that others need.
+fn vouch(request: &Request, found: &Result<Arc<User>, Unknown>) {
+    let account = matches!(found, Ok(user) if matches!(user.principal, Principal::ServiceAccount { .. }));
+    if let (true, Some(vouch)) = (account, request.extensions().get::<Vouch>()) {
+        vouch.is_known();
+    }
 }
 
 pub(super) async fn authorize(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {

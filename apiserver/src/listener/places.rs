@@ -1,7 +1,7 @@
-//! Who may have a connection: clients that showed a certificate and all others are counted apart, so that nobody without
-//! one can keep the others out.
+//! Who may have a connection: clients that are known, by a certificate or the token of an account, and all others are
+//! counted apart, so that nobody unknown can keep the known ones out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,8 +21,8 @@ pub(super) struct Places {
 #[derive(Default)]
 struct State {
     addresses: HashMap<IpAddr, usize>,
-    /// Connections that showed a certificate.
-    known: usize,
+    /// Connections whose clients are known.
+    known: HashSet<u64>,
     /// The others, oldest first; also those that are still in their handshake.
     anonymous: BTreeMap<u64, Anonymous>,
     next: u64,
@@ -38,7 +38,6 @@ pub(super) struct Place {
     places: Arc<Places>,
     address: IpAddr,
     number: u64,
-    known: bool,
     /// Cancelled when the place goes to somebody else.
     pub(super) cut: CancellationToken,
     pub(super) activity: Arc<Activity>,
@@ -68,7 +67,7 @@ impl Places {
             return None;
         }
         let anonymous = state.anonymous.len();
-        if anonymous >= self.most_anonymous || state.known + anonymous >= self.most {
+        if anonymous >= self.most_anonymous || state.known.len() + anonymous >= self.most {
             let idle = state
                 .anonymous
                 .iter()
@@ -92,21 +91,36 @@ impl Places {
             places: Arc::clone(self),
             address,
             number,
-            known: false,
             cut,
             activity,
         })
     }
 }
 
+/// Vouches for the client of one connection, from a request of it.
+#[derive(Clone)]
+pub(crate) struct Vouch {
+    places: Arc<Places>,
+    number: u64,
+}
+
 impl Place {
-    /// The client showed a certificate that is good.
-    pub(super) fn is_known(&mut self) {
+    /// For who authenticates its requests.
+    pub(super) fn vouch(&self) -> Vouch {
+        Vouch {
+            places: Arc::clone(&self.places),
+            number: self.number,
+        }
+    }
+}
+
+impl Vouch {
+    /// The client has shown who it is: from now on its place is that of a known one, as long as the connection lasts.
+    pub(crate) fn is_known(&self) {
         let mut state = self.places.state();
-        // One that has just lost its place is cut anyway.
+        // One that has just lost its place is cut anyway, and one that has ended has none.
         if state.anonymous.remove(&self.number).is_some() {
-            state.known += 1;
-            self.known = true;
+            state.known.insert(self.number);
         }
     }
 }
@@ -114,9 +128,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.places.state();
-        if self.known {
-            state.known -= 1;
-        } else {
+        if !state.known.remove(&self.number) {
             state.anonymous.remove(&self.number);
         }
         if let Some(count) = state.addresses.get_mut(&self.address) {
@@ -167,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn certificates_have_places_that_no_one_else_can_take() {
+    fn known_clients_have_places_that_no_one_else_can_take() {
         let places = places();
         let mut known = Vec::new();
         for _ in 0..8 {
             // Others try all the time.
             let others: Vec<_> = (0..5).filter_map(|_| places.enter(HERE)).collect();
-            let mut place = places.enter(HERE).unwrap();
-            place.is_known();
+            let place = places.enter(HERE).unwrap();
+            place.vouch().is_known();
             assert!(!place.cut.is_cancelled());
             known.push(place);
             drop(others);
@@ -183,7 +195,23 @@ mod tests {
         known.pop();
         assert!(places.enter(HERE).is_some());
         drop(known);
-        assert_eq!(places.state().known, 0);
+        assert!(places.state().known.is_empty());
+    }
+
+    #[test]
+    fn vouching_for_a_connection_that_has_ended_or_lost_its_place_takes_none() {
+        let places = places();
+        let ended = places.enter(HERE).unwrap();
+        let late = ended.vouch();
+        drop(ended);
+        late.is_known();
+        let lost = places.enter(HERE).unwrap();
+        let others: Vec<_> = (0..3).filter_map(|_| places.enter(HERE)).collect();
+        assert!(lost.cut.is_cancelled());
+        lost.vouch().is_known();
+        assert!(places.state().known.is_empty());
+        drop((lost, others));
+        assert!(places.state().anonymous.is_empty());
     }
 
     #[test]

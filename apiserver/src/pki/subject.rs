@@ -64,6 +64,13 @@ pub fn peer(der: &[u8]) -> Option<(Subject, i64)> {
     read(&cert).map(|found| (found.subject, found.not_after))
 }
 
+/// `sha256:` and the digest of a certificate's (DER) public key.
+#[must_use]
+pub fn key_fingerprint(der: &[u8]) -> Option<String> {
+    let (_, cert) = X509Certificate::from_der(der).ok()?;
+    Some(super::fingerprint(cert.public_key().raw))
+}
+
 pub(crate) fn read(cert: &X509Certificate<'_>) -> Option<Found> {
     let subject = cert.subject();
     let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();

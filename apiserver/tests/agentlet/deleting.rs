@@ -2,16 +2,16 @@
 
 use panda_api::{DEVICE_FINALIZER, RunPhase, TASK_UID};
 
-use super::harness::{Cluster, phase};
+use super::harness::{Begun, Cluster, phase};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_is_deleted_stays_until_its_device_has_ended_it() {
-    let cluster = Cluster::start().await;
-    let pi = cluster.join("pi").await;
-    let mut session = pi.session(&cluster).await;
-    let task = cluster.task("t").await;
-    let fence = cluster.bound("t-1", &task, &pi).await;
-    session.until_told(&fence).await;
+    let Begun {
+        cluster,
+        mut session,
+        fence,
+        ..
+    } = Begun::start().await;
     let report = session.report(1, &fence, &phase(RunPhase::Preparing)).await;
     assert_eq!(report, None);
 
@@ -35,12 +35,12 @@ async fn a_run_that_is_deleted_stays_until_its_device_has_ended_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_has_ended_goes_at_once() {
-    let cluster = Cluster::start().await;
-    let pi = cluster.join("pi").await;
-    let mut session = pi.session(&cluster).await;
-    let task = cluster.task("t").await;
-    let fence = cluster.bound("t-1", &task, &pi).await;
-    session.until_told(&fence).await;
+    let Begun {
+        cluster,
+        mut session,
+        fence,
+        ..
+    } = Begun::start().await;
     assert_eq!(session.report(1, &fence, &phase(RunPhase::Failed)).await, None);
     let run = cluster.get("t-1").await;
     assert!(run.metadata.finalizers.is_empty());

@@ -1,6 +1,8 @@
 //! What the server keeps of Devices themselves.
 
+use panda_api::Device;
 use panda_api::meta::{Clock, SystemClock};
+use panda_client::Api;
 
 use super::harness::Cluster;
 
@@ -58,4 +60,27 @@ async fn a_clock_that_is_off_is_told_until_it_is_right_again() {
         cluster.condition("pi", "ClockSkew").await.as_deref(),
         Some("False")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_whose_certificate_no_request_was_made_for_shows_its_key() {
+    let cluster = Cluster::start().await;
+    let (pi, mac) = (cluster.join("pi").await, cluster.join("mac").await);
+    let devices: Api<Device> = Api::cluster(cluster.client.clone());
+    let key = async |name: &str| devices.get(name).await.unwrap().status.key_fingerprint;
+    assert_eq!(key("pi").await, "");
+    let mut session = pi.session(&cluster).await;
+    session.renew().await.unwrap();
+    let shown = key("pi").await;
+    let digits = shown.strip_prefix("sha256:").unwrap();
+    assert!(
+        digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit()),
+        "{shown}"
+    );
+    // What the device says of itself does not take it away.
+    session.send_status().await;
+    session.renew().await.unwrap();
+    assert_eq!(key("pi").await, shown);
+    mac.session(&cluster).await.renew().await.unwrap();
+    assert_ne!(key("mac").await, shown);
 }

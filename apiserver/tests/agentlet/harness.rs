@@ -53,6 +53,32 @@ pub(crate) struct Cluster {
     tasks: TaskTracker,
 }
 
+/// A device that knows of a run that it has not begun.
+pub(crate) struct Begun {
+    pub(crate) cluster: Cluster,
+    pub(crate) pi: Machine,
+    pub(crate) session: Session,
+    /// Of the Run `t-1`.
+    pub(crate) fence: Fence,
+}
+
+impl Begun {
+    pub(crate) async fn start() -> Self {
+        let cluster = Cluster::start().await;
+        let pi = cluster.join("pi").await;
+        let mut session = pi.session(&cluster).await;
+        let task = cluster.task("t").await;
+        let fence = cluster.bound("t-1", &task, &pi).await;
+        session.until_told(&fence).await;
+        Self {
+            cluster,
+            pi,
+            session,
+            fence,
+        }
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop.cancel();

@@ -4,7 +4,7 @@ use http::Method;
 use panda_api::RunPhase;
 use panda_rpc::v1::server_message::Body as Down;
 
-use super::harness::{Cluster, phase};
+use super::harness::{Begun, Cluster, phase};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_behind_a_device_stays_inactive_until_it_is_activated() {
@@ -127,12 +127,13 @@ async fn an_unknown_live_run_is_forgotten_when_the_device_has_it_no_longer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_hears_how_far_its_reports_came() {
-    let cluster = Cluster::start().await;
-    let pi = cluster.join("pi").await;
-    let mut session = pi.session(&cluster).await;
-    let task = cluster.task("t").await;
-    let fence = cluster.bound("t-1", &task, &pi).await;
-    session.until_told(&fence).await;
+    let Begun {
+        cluster,
+        pi,
+        mut session,
+        fence,
+        ..
+    } = Begun::start().await;
     for seq in 1..=3 {
         session.report(seq, &fence, &phase(RunPhase::Preparing)).await;
     }
@@ -147,12 +148,13 @@ async fn a_device_hears_how_far_its_reports_came() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outbox_that_was_rolled_back_and_went_on_is_found_out() {
-    let cluster = Cluster::start().await;
-    let pi = cluster.join("pi").await;
-    let mut session = pi.session(&cluster).await;
-    let task = cluster.task("t").await;
-    let fence = cluster.bound("t-1", &task, &pi).await;
-    session.until_told(&fence).await;
+    let Begun {
+        cluster,
+        pi,
+        mut session,
+        fence,
+        ..
+    } = Begun::start().await;
     for (seq, said) in [
         (1, RunPhase::Preparing),
         (2, RunPhase::Running),

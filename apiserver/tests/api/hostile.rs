@@ -188,6 +188,55 @@ async fn connections_over_the_bound_are_closed() {
     server.stop().await;
 }
 
+/// A connection without a certificate on which one request was answered.
+async fn asked(server: &Harness, token: Option<&str>) -> impl AsyncReadExt + AsyncWriteExt + Unpin + use<> {
+    let mut stream = server.anonymous().connect().await.unwrap();
+    ask_again(&mut stream, token).await.expect("an answer");
+    stream
+}
+
+/// Asks over a connection; nothing when it has ended.
+async fn ask_again(
+    stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
+    token: Option<&str>,
+) -> Option<()> {
+    let bearer = token
+        .map(|token| format!("Authorization: Bearer {token}\r\n"))
+        .unwrap_or_default();
+    let request = format!("GET /version HTTP/1.1\r\nHost: x\r\n{bearer}\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}") {
+        let mut byte = [0];
+        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut byte)).await;
+        read.expect("an answer or an end in time").ok()?;
+        answer.push(byte[0]);
+    }
+    answer.starts_with(b"HTTP/1.1 200").then_some(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_keeps_its_connection_while_strangers_crowd() {
+    let server = Harness::with(|config| config.limits.anonymous_connections = 3).await;
+    let token = crate::identity::account(&server, "bot").await;
+    let mut account = asked(&server, Some(&token)).await;
+    let mut stranger = asked(&server, None).await;
+    let crowd = [
+        asked(&server, None).await,
+        asked(&server, None).await,
+        asked(&server, None).await,
+    ];
+    assert!(
+        ask_again(&mut stranger, None).await.is_none(),
+        "the oldest stranger has gone"
+    );
+    ask_again(&mut account, Some(&token))
+        .await
+        .expect("the account's connection is there");
+    drop(crowd);
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_certificates_of_this_authority_open_the_door() {
     let server = Harness::start().await;

@@ -51,7 +51,7 @@ async fn until_allowed(client: &Client, path: &str) {
     }
 }
 
-async fn account(server: &Harness, name: &str) -> String {
+pub(crate) async fn account(server: &Harness, name: &str) -> String {
     let made = server
         .admin
         .post(ACCOUNTS, &json!({"metadata": {"name": name}}))

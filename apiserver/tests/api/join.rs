@@ -209,6 +209,66 @@ async fn tokens_that_are_no_good_are_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_listed_without_their_secrets_and_can_be_revoked() {
+    let server = Harness::start().await;
+    let used = token(&server, json!({})).await;
+    ask(&server, &used, &object(&request(&key(), "pi")))
+        .await
+        .expect(201);
+    let open = token(&server, json!({"deviceName": "mac"})).await;
+    let listed = server.admin.get(TOKENS).await.expect(200);
+    assert_eq!(listed["kind"], "JoinTokenList");
+    let text = listed.to_string();
+    for token in [&used, &open] {
+        assert!(!text.contains(token.split_once('.').unwrap().1), "{text}");
+    }
+    let of = |token: &str| {
+        let id = token.split_once('.').unwrap().0.to_owned();
+        let items = listed["items"].as_array().unwrap();
+        items
+            .iter()
+            .find(|item| item["metadata"]["name"] == id.as_str())
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(
+        (&of(&used)["state"], &of(&used)["joined"]),
+        (&json!("Used"), &json!("pi"))
+    );
+    assert_eq!(
+        (&of(&open)["state"], &of(&open)["deviceName"]),
+        (&json!("Unused"), &json!("mac"))
+    );
+
+    let one = |token: &str| format!("{TOKENS}/{}", token.split_once('.').unwrap().0);
+    let revoked = server.admin.delete(&one(&open)).await.expect(200);
+    assert_eq!(revoked["state"], "Unused");
+    let wanted = object(&request(&key(), "mac"));
+    ask(&server, &open, &wanted).await.refused(401, "Unauthorized");
+    server.admin.delete(&one(&open)).await.refused(404, "NotFound");
+    for id in ["no-token", "..%2f..%2fx", "0123456789ab"] {
+        server
+            .admin
+            .delete(&format!("{TOKENS}/{id}"))
+            .await
+            .refused(404, "NotFound");
+    }
+    let tried = format!("{}?dryRun=All", one(&used));
+    server.admin.delete(&tried).await.refused(400, "BadRequest");
+    // A device stays one whatever becomes of its token.
+    server.admin.delete(&one(&used)).await.expect(200);
+    assert_eq!(device(&server, "pi").await.metadata.name, "pi");
+    // Neither those who join nor those who have no role for it.
+    let holder = token(&server, json!({})).await;
+    let viewer = server.client(&Subject::user("viewer", &[]));
+    for other in [server.anonymous().bearer(&holder), viewer] {
+        other.get(TOKENS).await.refused(403, "Forbidden");
+        other.delete(&one(&holder)).await.refused(403, "Forbidden");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_for_more_gets_only_its_own_name() {
     let server = Harness::start().await;
     let token = token(&server, json!({})).await;

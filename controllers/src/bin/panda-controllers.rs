@@ -63,6 +63,19 @@ enum Error {
     Io(#[from] std::io::Error),
 }
 
+impl Error {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Read { .. } | Self::Kubeconfig { .. } => Some(
+                "panda-apiserver writes controllers.kubeconfig into its data folder: name that file with --kubeconfig",
+            ),
+            Self::Config(_) | Self::Value(_) => Some("see panda-controllers --help"),
+            Self::Lost => Some("start it again: it waits for its turn"),
+            _ => None,
+        }
+    }
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "a binary reads the environment for its libraries"
@@ -85,14 +98,8 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &Error) -> ExitCode {
-    let mut text = format!("error: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
     // Nobody may be left to read it; the exit code says it, too.
-    let _: std::io::Result<()> = writeln!(std::io::stderr(), "{text}");
+    let _: std::io::Result<()> = write!(std::io::stderr(), "{}", component::complaint(error, error.hint()));
     ExitCode::FAILURE
 }
 

@@ -50,6 +50,10 @@ impl Planner<'_> {
             return;
         }
         self.status.phase = Some(TaskPhase::Pending);
+        if self.waits_for_secret(&candidate, &agent) {
+            self.wake_at_latest_start(Some(&agent));
+            return;
+        }
         if start > self.now {
             self.wake_at(start);
             return;
@@ -67,6 +71,27 @@ impl Planner<'_> {
         );
         self.status.current_run_uid.clear();
         self.create(&candidate, &agent);
+    }
+
+    /// Whether an attempt would only find out again that a Secret is not there. The watch tells when it is: then the next
+    /// attempt starts at once. A key that is missing is not seen from here, so there attempts go on with their pauses.
+    fn waits_for_secret(&mut self, candidate: &Candidate, agent: &Agent) -> bool {
+        let failed = self.status.failure.as_ref().map(|failure| failure.reason);
+        let Some(there) = self.view.secrets.as_ref() else {
+            return false;
+        };
+        if failed != Some(FailureReason::SecretUnavailable) {
+            return false;
+        }
+        let wanted = self.freeze(candidate, agent, Duration::from_secs(0));
+        let named = panda_api::secrets::named_by(&wanted.spec);
+        let Some((missing, _)) = named.into_iter().find(|(name, _)| !there.contains(name)) else {
+            return false;
+        };
+        let message = format!("Secret {missing:?} is missing; the next attempt starts when it is there");
+        self.condition("Scheduled", "False", "SecretUnavailable", message);
+        self.status.next_attempt_time = None;
+        true
     }
 
     /// The name of the current attempt was taken and its Run never seen: it was not made, or the view lags.

@@ -1,6 +1,6 @@
 //! What the task planner sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ pub struct View {
     pub runs: BTreeMap<String, Arc<Run>>,
     /// Agents of the Task's namespace, by name.
     pub agents: BTreeMap<String, Arc<Agent>>,
+    /// Names of the Secrets of the Task's namespace, where it matters whether one is there; none: not looked at.
+    pub secrets: Option<BTreeSet<String>>,
     /// How long this observer has known that results of Lost Runs are on their way; by uid of the Run.
     pub announced: BTreeMap<String, Duration>,
 }

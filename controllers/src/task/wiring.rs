@@ -1,11 +1,12 @@
 //! Which changes concern which Task, and what its planner sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use panda_api::meta::Clock;
-use panda_api::{Agent, Run, Task};
+use panda_api::{Agent, FailureReason, Run, Task};
+use panda_client::PartialObject;
 use panda_client::runtime::controller::{Config, Controller};
 use panda_client::runtime::{InformerHandle, ObjectRef, Outcome, Store};
 use tokio_util::sync::CancellationToken;
@@ -23,16 +24,18 @@ pub(crate) async fn run(
     tasks: InformerHandle<Task>,
     runs: InformerHandle<Run>,
     agents: InformerHandle<Agent>,
+    secrets: InformerHandle<PartialObject>,
     runner: Runner,
     clock: Arc<dyn Clock>,
     config: Config,
     token: CancellationToken,
 ) {
-    let waiting = tasks.store().clone();
+    let (waiting, lacking) = (tasks.store().clone(), tasks.store().clone());
     let caches = Caches {
         tasks: tasks.store().clone(),
         runs: runs.store().clone(),
         agents: agents.store().clone(),
+        secrets: secrets.store().clone(),
         announced: Arc::default(),
     };
     let controller = Controller::new("task", config)
@@ -46,6 +49,14 @@ pub(crate) async fn run(
                 .filter(|task| !task.status.phase.is_some_and(panda_api::TaskPhase::is_terminal))
                 .map(|task| ObjectRef::of(&task.metadata))
                 .collect()
+        })
+        .watches(&secrets, move |secret: &PartialObject| {
+            lacking
+                .by_index(BY_NAMESPACE, &secret.metadata.namespace)
+                .iter()
+                .filter(|task| lacks_secret(task))
+                .map(|task| ObjectRef::of(&task.metadata))
+                .collect()
         });
     controller
         .run(
@@ -55,11 +66,20 @@ pub(crate) async fn run(
         .await;
 }
 
+/// Whether the last attempt found a Secret missing.
+fn lacks_secret(task: &Task) -> bool {
+    let failure = task.status.failure.as_ref();
+    failure.is_some_and(|failure| failure.reason == FailureReason::SecretUnavailable)
+        && !task.status.phase.is_some_and(panda_api::TaskPhase::is_terminal)
+}
+
 #[derive(Clone, Debug)]
 struct Caches {
     tasks: Store<Task>,
     runs: Store<Run>,
     agents: Store<Agent>,
+    /// Their metadata.
+    secrets: Store<PartialObject>,
     /// By Task; only of those for which there is something to know.
     announced: Arc<Mutex<BTreeMap<ObjectRef, Announced>>>,
 }
@@ -87,11 +107,25 @@ impl Caches {
                 .into_iter()
                 .map(|agent| (agent.metadata.name.clone(), agent))
                 .collect(),
+            secrets: self.secrets(task),
         }
     }
 }
 
 impl Caches {
+    /// Only an attempt that has failed for want of one makes it matter. The failure may be in the newest Run alone.
+    fn secrets(&self, task: &Task) -> Option<BTreeSet<String>> {
+        let run = ObjectRef::new(&task.metadata.namespace, &task.status.current_run);
+        let failed = self.runs.get(&run).is_some_and(|run| {
+            let failure = run.status.failure.as_ref();
+            failure.is_some_and(|failure| failure.reason == FailureReason::SecretUnavailable)
+        });
+        (failed || lacks_secret(task)).then(|| {
+            let all = self.secrets.by_index(BY_NAMESPACE, &task.metadata.namespace);
+            all.iter().map(|secret| secret.metadata.name.clone()).collect()
+        })
+    }
+
     fn observe<'a>(
         &self,
         task: &ObjectRef,

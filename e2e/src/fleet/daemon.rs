@@ -22,7 +22,8 @@ pub struct Daemon {
 
 impl Daemon {
     /// A process that is not started yet. `folder` is its working directory.
-    pub(super) fn new(argv: Vec<String>, env: Vec<(String, String)>, folder: &Path, name: &str) -> Self {
+    #[must_use]
+    pub fn new(argv: Vec<String>, env: Vec<(String, String)>, folder: &Path, name: &str) -> Self {
         Self {
             argv,
             env,

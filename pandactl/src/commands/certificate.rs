@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::cli::Exit;
 use crate::error::Result;
+use crate::output::table::align;
 use crate::session::{Session, resource_of};
 
 /// Arguments of `certificate`.
@@ -53,24 +54,18 @@ pub(crate) async fn run(args: CertificateArgs, session: &mut Session<'_>) -> Res
 async fn list(session: &mut Session<'_>) -> Result<Exit> {
     let api = Api::<CertificateSigningRequest>::cluster(session.client()?);
     let requests = api.list_all(&Default::default()).await?;
-    let mut lines = vec![["NAME", "REQUESTOR", "CONDITION"].map(str::to_owned)];
+    let mut lines = vec![["NAME", "REQUESTOR", "CONDITION"].map(str::to_owned).to_vec()];
     for request in &requests.items {
         let decided = [APPROVED, DENIED]
             .iter()
             .find(|type_| request.status.condition(type_).is_some());
-        lines.push([
+        lines.push(vec![
             request.metadata.name.clone(),
             request.spec.username.clone(),
             decided.map_or("Pending", |type_| *type_).to_owned(),
         ]);
     }
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let (a, b) = (width(0), width(1));
-    let text: String = lines
-        .iter()
-        .map(|[name, user, condition]| format!("{name:a$}   {user:b$}   {condition}\n"))
-        .collect();
-    session.out(text)?;
+    session.out(align(&lines))?;
     Ok(0)
 }
 

@@ -1,5 +1,7 @@
 //! `pandactl config`.
 
+mod entries;
+
 use std::io::Write;
 use std::path::Path;
 
@@ -15,7 +17,7 @@ use crate::session::Session;
 /// Arguments of `config`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  pandactl config get-contexts\n  pandactl config use-context panda\n  pandactl config set-context --current --namespace web\n  pandactl config view"
+    after_help = "Examples:\n  pandactl config get-contexts\n  pandactl config use-context panda\n  pandactl config set-context --current --namespace web\n  pandactl config set-cluster lab --server https://lab:7443 --certificate-authority ca.crt --embed-certs\n  pandactl config set-credentials robot --token \"$TOKEN\"\n  pandactl config view"
 )]
 pub struct ConfigArgs {
     /// What to do.
@@ -54,6 +56,10 @@ pub enum What {
         #[arg(long)]
         user: Option<String>,
     },
+    /// Make a cluster, or change one: what is not given stays
+    SetCluster(entries::SetCluster),
+    /// Make a user, or change one: what is not given stays
+    SetCredentials(entries::SetCredentials),
     /// Remove a context
     DeleteContext {
         /// Its name
@@ -78,7 +84,15 @@ pub enum What {
 }
 
 pub(crate) fn run(args: ConfigArgs, session: &mut Session<'_>) -> Result<Exit> {
-    let mut config = session.kubeconfig()?;
+    let makes = matches!(
+        args.what,
+        What::SetCluster(_) | What::SetCredentials(_) | What::SetContext { .. }
+    );
+    let mut config = match session.kubeconfig() {
+        // Who sets something may begin with nothing.
+        Err(_) if makes && is_absent(&session.config_path()?) => Kubeconfig::default(),
+        config => config?,
+    };
     match args.what {
         What::View { raw } => {
             let yaml = config.to_yaml()?;
@@ -127,6 +141,16 @@ pub(crate) fn run(args: ConfigArgs, session: &mut Session<'_>) -> Result<Exit> {
             save(&config, session)?;
             session.out(format!("Context \"{}\" {done}.\n", text::line(&name)))?;
         }
+        What::SetCluster(args) => {
+            let (name, done) = args.apply(&mut config)?;
+            save(&config, session)?;
+            session.out(format!("Cluster \"{name}\" {done}.\n"))?;
+        }
+        What::SetCredentials(args) => {
+            let (name, done) = args.apply(&mut config)?;
+            save(&config, session)?;
+            session.out(format!("User \"{name}\" {done}.\n"))?;
+        }
         What::DeleteContext { name } => {
             config.remove_context(&name)?;
             save(&config, session)?;
@@ -172,6 +196,10 @@ fn no_current() -> Error {
     Error::config("no current context is set").hint("choose one with `pandactl config use-context NAME`")
 }
 
+fn is_absent(path: &Path) -> bool {
+    matches!(path.try_exists(), Ok(false))
+}
+
 fn save(config: &Kubeconfig, session: &Session<'_>) -> Result<()> {
     let path = session.config_path()?;
     replace(&path, config.to_yaml()?.as_bytes()).map_err(|error| Error::file("write", &path, &error))
@@ -197,9 +225,18 @@ fn redact(value: &mut Value) {
 
 /// Replaces a file as a whole, for its owner's eyes only.
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    if is_absent(path)
+        && let Some(folder) = path.parent()
+    {
+        std::fs::create_dir_all(folder)?;
+    }
     // A link stays a link: what it points to is replaced.
-    let path = std::fs::canonicalize(path)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let path = match std::fs::canonicalize(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => path.to_owned(),
+        path => path?,
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::cli::Exit;
 use crate::error::{Error, Result};
+use crate::output::format::Format;
+use crate::output::table::align;
+use crate::output::text;
 use crate::session::{Session, resource_of};
 
 /// Where join tokens are made.
@@ -17,6 +20,7 @@ const JOIN_TOKENS: &str = "/apis/panda.dev/v1alpha1/jointokens";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   pandactl device join-token --name pi
+  pandactl device join-token list
   pandactl device list
   pandactl device remove pi")]
 pub struct DeviceArgs {
@@ -38,10 +42,33 @@ pub enum DeviceVerb {
 
 /// Arguments of `device join-token`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pandactl device join-token --name pi
+  pandactl device join-token list
+  pandactl device join-token revoke 3f0c9a1b2d4e")]
 pub struct JoinTokenArgs {
-    /// `create`, which is also meant when nothing is said
-    #[arg(value_name = "VERB", value_parser = ["create"])]
-    pub verb: Option<String>,
+    /// What to do; without it, a token is made
+    #[command(subcommand)]
+    pub verb: Option<JoinTokenVerb>,
+    /// What token to make
+    #[command(flatten)]
+    pub create: CreateTokenArgs,
+}
+
+/// The verbs of `device join-token`.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum JoinTokenVerb {
+    /// Make a token and print the command that uses it
+    Create(CreateTokenArgs),
+    /// Show the tokens, never their secrets: those that are good, and for a day those that were
+    List(ListTokensArgs),
+    /// Make tokens worthless; devices that have joined with them stay
+    Revoke(RevokeTokensArgs),
+}
+
+/// Arguments of `device join-token create`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CreateTokenArgs {
     /// The only name that it is good for
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -56,6 +83,25 @@ pub struct JoinTokenArgs {
     pub token_only: bool,
 }
 
+/// Arguments of `device join-token list`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ListTokensArgs {
+    /// json or yaml
+    #[arg(short, long, value_name = "FORMAT", value_parser = ["json", "yaml"], hide_possible_values = true)]
+    pub output: Option<String>,
+    /// No headings
+    #[arg(long)]
+    pub no_headers: bool,
+}
+
+/// Arguments of `device join-token revoke`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RevokeTokensArgs {
+    /// Ids, as `list` shows them: the part of a token before the dot
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+}
+
 /// Arguments of `device remove`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RemoveArgs {
@@ -67,13 +113,18 @@ pub struct RemoveArgs {
 /// Runs `device`.
 pub(crate) async fn run(args: DeviceArgs, session: &mut Session<'_>) -> Result<Exit> {
     match args.verb {
-        DeviceVerb::JoinToken(args) => join_token(args, session).await,
+        DeviceVerb::JoinToken(args) => match args.verb {
+            None => join_token(args.create, session).await,
+            Some(JoinTokenVerb::Create(create)) => join_token(create, session).await,
+            Some(JoinTokenVerb::List(args)) => list_tokens(args, session).await,
+            Some(JoinTokenVerb::Revoke(args)) => revoke_tokens(args, session).await,
+        },
         DeviceVerb::List => list(session).await,
         DeviceVerb::Remove(args) => remove(args, session).await,
     }
 }
 
-async fn join_token(args: JoinTokenArgs, session: &mut Session<'_>) -> Result<Exit> {
+async fn join_token(args: CreateTokenArgs, session: &mut Session<'_>) -> Result<Exit> {
     let server = match args.server {
         Some(server) => server,
         None => session.server()?,
@@ -114,10 +165,75 @@ async fn join_token(args: JoinTokenArgs, session: &mut Session<'_>) -> Result<Ex
     Ok(0)
 }
 
+async fn list_tokens(args: ListTokensArgs, session: &mut Session<'_>) -> Result<Exit> {
+    let request = panda_client::client::request(Method::GET, JOIN_TOKENS, None)?;
+    let tokens: Value = session.client()?.request_json(request).await?;
+    if let Some(format) = Format::parse(args.output.as_deref())?.machine(&tokens) {
+        session.out(format)?;
+        return Ok(0);
+    }
+    let tokens = tokens["items"].as_array().map_or(&[][..], Vec::as_slice);
+    if tokens.is_empty() {
+        session.note("No join tokens; `pandactl device join-token` makes one");
+        return Ok(0);
+    }
+    let mut rows = Vec::new();
+    if !args.no_headers {
+        rows.push(
+            ["ID", "STATE", "EXPIRES", "FOR", "JOINED"]
+                .map(str::to_owned)
+                .to_vec(),
+        );
+    }
+    for token in tokens {
+        let cell = |value: &Value, absent: &str| {
+            let text = value.as_str().filter(|text| !text.is_empty());
+            text::line(text.unwrap_or(absent))
+        };
+        rows.push(vec![
+            cell(&token["metadata"]["name"], "?"),
+            cell(&token["state"], "?"),
+            cell(&token["expires"], "?"),
+            cell(&token["deviceName"], "<any>"),
+            cell(&token["joined"], "<none>"),
+        ]);
+    }
+    session.out(align(&rows))?;
+    Ok(0)
+}
+
+async fn revoke_tokens(args: RevokeTokensArgs, session: &mut Session<'_>) -> Result<Exit> {
+    let client = session.client()?;
+    for given in &args.ids {
+        // Who pastes the whole token means its first part; the rest is not sent anywhere.
+        let id = given.split('.').next().unwrap_or_default();
+        if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(
+                Error::user(format!("{:?} is no id of a join token", text::line(id)))
+                    .hint("`pandactl device join-token list` shows them"),
+            );
+        }
+        let request = panda_client::client::request(Method::DELETE, &format!("{JOIN_TOKENS}/{id}"), None)?;
+        let revoked: Value = client.request_json(request).await?;
+        session.out(format!("join token {id} revoked\n"))?;
+        if let Some(device) = revoked["joined"].as_str().filter(|name| !name.is_empty()) {
+            let device = text::line(device);
+            session.note(&format!(
+                "device {device} has joined with it and stays; `pandactl device remove {device}` ends that"
+            ));
+        }
+    }
+    Ok(0)
+}
+
 async fn list(session: &mut Session<'_>) -> Result<Exit> {
     let api = session.api(&resource_of(scheme::of::<Device>()))?;
     let devices = api.list_all(&Default::default()).await?;
-    let mut lines = vec![["NAME", "READY", "CERTIFICATE UNTIL", "KEY"].map(str::to_owned)];
+    let mut lines = vec![
+        ["NAME", "READY", "CERTIFICATE UNTIL", "KEY"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for device in &devices.items {
         let status = &device["status"];
         let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -130,7 +246,7 @@ async fn list(session: &mut Session<'_>) -> Result<Exit> {
                 .to_owned()
         };
         let key = or_none(&status["keyFingerprint"]);
-        lines.push([
+        lines.push(vec![
             or_none(&device["metadata"]["name"]),
             ready.map_or_else(|| "Unknown".to_owned(), |ready| or_none(&ready["status"])),
             or_none(&status["certificateExpires"]),
@@ -138,14 +254,7 @@ async fn list(session: &mut Session<'_>) -> Result<Exit> {
             key.chars().take("sha256:".len() + 16).collect(),
         ]);
     }
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2)];
-    let mut out = String::new();
-    for [name, ready, until, key] in &lines {
-        let [a, b, c] = widths;
-        out.push_str(&format!("{name:a$}   {ready:b$}   {until:c$}   {key}\n"));
-    }
-    session.out(out)?;
+    session.out(align(&lines))?;
     Ok(0)
 }
 

@@ -119,6 +119,16 @@ impl Format {
         matches!(self, Self::Table { .. })
     }
 
+    /// A value as it is, in JSON or YAML; none for the other formats.
+    #[must_use]
+    pub fn machine(&self, value: &Value) -> Option<String> {
+        match self {
+            Self::Json => Some(pretty(value)),
+            Self::Yaml => Some(manifest::to_yaml(value)),
+            _ => None,
+        }
+    }
+
     /// The text of one object, as single objects and events of a watch are printed.
     ///
     /// # Errors

@@ -312,3 +312,143 @@ async fn the_configuration_is_shown_without_secrets_and_changed() {
     );
     assert!(cluster.ok(&["api-resources"]).await.contains("tasks"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_is_made_from_nothing_and_used() {
+    let cluster = Cluster::start().await;
+    let token = cluster.ok(&["create", "serviceaccount", "bot"]).await;
+    assert!(token.contains("bot"), "{token}");
+    let token = cluster.ok(&["create", "token", "bot"]).await;
+    let view: serde_json::Value =
+        serde_yaml::from_str(&cluster.ok(&["config", "view", "--raw"]).await).unwrap();
+    let server = view["clusters"][0]["cluster"]["server"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let ca = cluster.dir.path().join("server/pki/ca.crt").display().to_string();
+    let file = cluster.dir.path().join("new/folder/config").display().to_string();
+    let config = |args: &[&str]| {
+        let words = [&["--kubeconfig", file.as_str(), "config"], args].concat();
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let run = async |args: &[&str]| {
+        let words = config(args);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        cluster.run(&words).await
+    };
+    let embed = [
+        "set-cluster",
+        "lab",
+        "--server",
+        &server,
+        "--certificate-authority",
+        &ca,
+        "--embed-certs",
+    ];
+    assert_eq!(run(&embed).await.ok(), "Cluster \"lab\" set.\n");
+    let secret = cluster.file("token", &token);
+    run(&["set-credentials", "bot", "--token-file", &secret])
+        .await
+        .ok();
+    run(&["set-context", "lab", "--cluster", "lab", "--user", "bot"])
+        .await
+        .ok();
+    run(&["use-context", "lab"]).await.ok();
+    let who = cluster.ok(&["--kubeconfig", &file, "auth", "whoami"]).await;
+    assert!(who.contains("system:serviceaccount:default:bot"), "{who}");
+
+    // What is not given stays; what was set last is what is used.
+    assert_eq!(
+        run(&["set-cluster", "lab", "--tls-server-name", "localhost"])
+            .await
+            .ok(),
+        "Cluster \"lab\" modified.\n"
+    );
+    run(&["set-credentials", "bot", "--token", "wrong"]).await.ok();
+    let view = run(&["view", "--raw"]).await.ok();
+    assert!(
+        view.contains(&server) && view.contains("certificate-authority-data"),
+        "{view}"
+    );
+    assert!(
+        view.contains("token: wrong") && !view.contains("tokenFile"),
+        "{view}"
+    );
+    assert!(!run(&["view"]).await.ok().contains("wrong"));
+
+    for (args, says) in [
+        (
+            &["set-cluster", "x", "--server", "lab:7443"][..],
+            "https://host:port",
+        ),
+        (&["set-cluster", "x"], "nothing to set"),
+        (
+            &["set-cluster", "x", "--certificate-authority", "/no/such"],
+            "/no/such",
+        ),
+        (
+            &["set-cluster", "x", "--certificate-authority", &secret],
+            "no CERTIFICATE",
+        ),
+        (&["set-credentials", "x"], "nothing to set"),
+        (&["set-credentials", "x", "--client-key", &ca], "no PRIVATE KEY"),
+        (
+            &["set-credentials", "x", "--token", "a", "--client-key", &ca],
+            "cannot be used with",
+        ),
+    ] {
+        let failed = run(args).await.fails();
+        assert!(failed.contains(says), "{args:?}: {failed}");
+    }
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn join_tokens_are_listed_and_revoked_and_their_secrets_not_shown() {
+    let cluster = Cluster::start().await;
+    let empty = cluster.run(&["device", "join-token", "list"]).await;
+    assert!(empty.err().contains("No join tokens"), "{}", empty.err());
+    let pi = cluster
+        .ok(&["device", "join-token", "--name", "pi", "--token-only"])
+        .await;
+    let any = cluster
+        .ok(&["device", "join-token", "create", "--token-only"])
+        .await;
+    let (pi, any) = (pi.trim(), any.trim());
+    let table = cluster.ok(&["device", "join-token", "list"]).await;
+    let json = cluster.ok(&["device", "join-token", "list", "-o", "json"]).await;
+    let yaml = cluster.ok(&["device", "join-token", "list", "-o", "yaml"]).await;
+    for (token, name) in [(pi, "pi"), (any, "<any>")] {
+        let (id, secret) = token.split_once('.').unwrap();
+        let row = table.lines().find(|line| line.starts_with(id)).unwrap();
+        assert!(row.contains("Unused") && row.contains(name), "{table}");
+        for text in [&table, &json, &yaml] {
+            assert!(text.contains(id) && !text.contains(secret), "{text}");
+        }
+    }
+    assert!(table.lines().all(|line| line.len() <= 80), "{table}");
+    let list: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(list["kind"], "JoinTokenList");
+    // By its id, and by the whole of it.
+    let id = pi.split_once('.').unwrap().0;
+    assert_eq!(
+        cluster.ok(&["device", "join-token", "revoke", id, any]).await,
+        format!(
+            "join token {id} revoked\njoin token {} revoked\n",
+            any.split_once('.').unwrap().0
+        )
+    );
+    assert!(
+        cluster
+            .run(&["device", "join-token", "revoke", id])
+            .await
+            .fails()
+            .contains("not found")
+    );
+    let wrong = cluster
+        .run(&["device", "join-token", "revoke", "a/b"])
+        .await
+        .fails();
+    assert!(wrong.contains("no id"), "{wrong}");
+}

@@ -23,6 +23,8 @@ pub(super) const NAME: &str = "fix-login";
 pub(super) struct Model {
     pub(super) world: World,
     announced: std::cell::RefCell<Announced>,
+    /// Names of the Secrets that the view shows; none: it shows nothing of them.
+    pub(super) secrets: std::cell::RefCell<Option<std::collections::BTreeSet<String>>>,
 }
 
 pub(super) fn agent(name: &str) -> Agent {
@@ -77,6 +79,7 @@ impl Model {
         Self {
             world,
             announced: std::cell::RefCell::default(),
+            secrets: std::cell::RefCell::default(),
         }
     }
 
@@ -119,6 +122,7 @@ impl Model {
                 .into_iter()
                 .map(|agent| (agent.metadata.name.clone(), agent))
                 .collect(),
+            secrets: self.secrets.borrow().clone(),
         };
         Some(plan(&view, task, self.world.now()))
     }

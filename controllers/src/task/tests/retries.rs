@@ -316,3 +316,78 @@ fn tasks_that_fail_together_do_not_return_together() {
         assert!(together <= 24, "{together}");
     }
 }
+
+#[test]
+fn a_secret_that_is_known_to_be_missing_is_waited_for_without_attempts() {
+    let mut task = task(NAME);
+    task.spec.env = serde_json::from_value(serde_json::json!([
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "token"}}},
+    ]))
+    .unwrap();
+    let model = Model::new(&task);
+    let there = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned());
+        *model.secrets.borrow_mut() = Some(names.collect());
+    };
+    there(&["other"]);
+    model.attempt(|m, run| m.fail(run, failure(FailureReason::SecretUnavailable)));
+    let waiting = |model: &Model| {
+        let status = model.status();
+        let scheduled = status.conditions.iter().find(|c| c.type_ == "Scheduled").unwrap();
+        assert_eq!(scheduled.reason, "SecretUnavailable");
+        assert!(
+            scheduled.message.contains("\"gh\" is missing"),
+            "{}",
+            scheduled.message
+        );
+        assert_eq!((status.phase, status.attempts), (Some(TaskPhase::Pending), 1));
+    };
+    waiting(&model);
+    for _ in 0..5 {
+        model.secs(3600);
+        model.reconcile();
+        waiting(&model);
+    }
+    // It is made: the next attempt starts at once.
+    there(&["gh", "other"]);
+    model.reconcile();
+    assert_eq!(model.runs().len(), 2);
+    // Its key is missing: nobody sees that from here, so there are attempts, with pauses.
+    model.attempt(|m, run| m.fail(run, failure(FailureReason::SecretUnavailable)));
+    let status = model.status();
+    assert!(status.next_attempt_time.is_some(), "{status:#?}");
+    model.wait();
+    model.reconcile();
+    assert_eq!(model.runs().len(), 3);
+}
+
+#[test]
+fn a_task_that_waits_for_a_secret_ends_at_its_deadline_and_can_be_cancelled() {
+    let mut waits = task(NAME);
+    waits.spec.env = serde_json::from_value(serde_json::json!([
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "gh", "key": "token"}}},
+    ]))
+    .unwrap();
+    waits.spec.deadline = Some(Duration::from(std::time::Duration::from_secs(7200)));
+    for cancels in [true, false] {
+        let model = Model::new(&waits);
+        *model.secrets.borrow_mut() = Some(std::collections::BTreeSet::new());
+        model.attempt(|m, run| m.fail(run, failure(FailureReason::SecretUnavailable)));
+        let plan = model.reconcile();
+        assert!(plan.requeue.is_some(), "it is looked at again at the deadline");
+        if cancels {
+            model.edit(|task| task.spec.cancel = Some(true));
+        } else {
+            model.secs(7201);
+        }
+        model.reconcile();
+        let status = model.status();
+        let phase = if cancels {
+            TaskPhase::Cancelled
+        } else {
+            TaskPhase::Failed
+        };
+        assert_eq!(status.phase, Some(phase), "{status:#?}");
+        assert_eq!(model.runs().len(), 1);
+    }
+}

@@ -133,14 +133,30 @@ impl Endpoints {
 #[must_use]
 pub fn describe(error: &Error) -> String {
     let text = crate::runner::chain(error);
-    match error {
-        Error::Handshake { .. } if text.contains("UnknownIssuer") => format!(
-            "{text}; the server's certificate is of another authority than the one this device joined: check the address, or remove identity.pem and ca.crt and join again"
-        ),
-        Error::Handshake { .. } if text.contains("NotValidForName") => format!(
-            "{text}; start panda-apiserver with --tls-name for this address, or use a name that it has"
-        ),
-        _ => text,
+    let remedy = match error {
+        Error::Handshake { .. } => remedy(&text),
+        _ => None,
+    };
+    remedy.map_or_else(|| text.clone(), |remedy| format!("{text}; {remedy}"))
+}
+
+/// What to do about a handshake that failed so. All authorities of ours bear one name: another one shows in a signature that
+/// does not fit.
+fn remedy(text: &str) -> Option<&'static str> {
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&["UnknownIssuer", "BadSignature"]) {
+        Some(
+            "the server's certificate is of another authority than the one this device joined: check the address, or remove \
+             identity.pem and ca.crt and join again",
+        )
+    } else if says(&["not valid for name", "NotValidForName"]) {
+        Some("start panda-apiserver with --tls-name for this address, or use a name that it has")
+    } else if says(&["certificate expired", "not valid yet", "NotValidYet", "Expired"]) {
+        Some(
+            "check the clocks of this machine and of the server; panda-apiserver renews its certificate when it is started",
+        )
+    } else {
+        None
     }
 }
 

@@ -214,7 +214,12 @@ async fn revoke_tokens(args: RevokeTokensArgs, session: &mut Session<'_>) -> Res
             );
         }
         let request = panda_client::client::request(Method::DELETE, &format!("{JOIN_TOKENS}/{id}"), None)?;
-        let revoked: Value = client.request_json(request).await?;
+        let revoked: std::result::Result<Value, panda_client::Error> = client.request_json(request).await;
+        let revoked = revoked.map_err(|error| match error.status() {
+            Some(status) if status.code == 404 => Error::user(format!("there is no join token {id}"))
+                .hint("`pandactl device join-token list` shows those that are kept"),
+            _ => error.into(),
+        })?;
         session.out(format!("join token {id} revoked\n"))?;
         if let Some(device) = revoked["joined"].as_str().filter(|name| !name.is_empty()) {
             let device = text::line(device);

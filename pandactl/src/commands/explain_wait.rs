@@ -57,7 +57,9 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
             "task/{name} was accepted; the controllers have not looked at it yet.\n"
         )),
         Some(TaskPhase::Pending | TaskPhase::Queued) => {
-            if status.unschedulable.is_empty() {
+            if let Some(missing) = missing_secret(task) {
+                out.push_str(&text::wrap(&format!("task/{name} waits: {missing}."), 0));
+            } else if status.unschedulable.is_empty() {
                 out.push_str(&format!(
                     "task/{name} waits for a device; none has refused it so far.\n"
                 ));
@@ -87,6 +89,15 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
         out.push_str(&text::wrap(&words, 0));
     }
     out
+}
+
+/// What a Task says that waits for a Secret.
+fn missing_secret(task: &Task) -> Option<&str> {
+    let conditions = &task.status.conditions;
+    let scheduled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Scheduled")?;
+    (scheduled.status == "False" && scheduled.reason == "SecretUnavailable").then_some(&scheduled.message)
 }
 
 /// Most devices that are named for one message.

@@ -444,7 +444,7 @@ async fn join_tokens_are_listed_and_revoked_and_their_secrets_not_shown() {
             .run(&["device", "join-token", "revoke", id])
             .await
             .fails()
-            .contains("not found")
+            .contains("no join token")
     );
     let wrong = cluster
         .run(&["device", "join-token", "revoke", "a/b"])

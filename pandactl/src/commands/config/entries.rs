@@ -67,7 +67,9 @@ impl SetCluster {
     pub(super) fn apply(self, config: &mut Kubeconfig) -> Result<(String, &'static str)> {
         let mut fields = Map::new();
         if let Some(server) = self.server {
-            parse_server(&server, "--server").map_err(|error| Error::user(error.to_string()))?;
+            parse_server(&server, "--server").map_err(|error| {
+                Error::user(error.to_string()).hint("for example --server https://panda.example.com:7443")
+            })?;
             fields.insert("server".into(), server.trim_end_matches('/').into());
         }
         if let Some(file) = &self.certificate_authority {

@@ -91,8 +91,11 @@ fn explain(task: &Task, now: jiff::Timestamp) -> String {
     out
 }
 
-/// What a Task says that waits for a Secret.
+/// What a Task says that waits for a Secret. With a Run that waits for a device, it is no longer the reason.
 fn missing_secret(task: &Task) -> Option<&str> {
+    if task.status.phase != Some(TaskPhase::Pending) {
+        return None;
+    }
     let conditions = &task.status.conditions;
     let scheduled = conditions
         .iter()

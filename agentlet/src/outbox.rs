@@ -30,6 +30,9 @@ pub(crate) const PENDING_BYTES: usize = 4 << 20;
 /// Commands that may wait for the writer.
 const QUEUE: usize = 256;
 
+/// Its file, in the device's data folder.
+pub(crate) const FILE: &str = "outbox.db";
+
 /// Why the outbox could not do something.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -128,6 +131,16 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Gives an outbox another name, if there is one: it belongs to a device that this one is no more, and what was
+    /// acknowledged to that one would look as if the control plane had lost it.
+    pub(crate) fn retire(path: &Path) -> Result<(), Error> {
+        if path.exists() {
+            let kept = file::move_aside(path)?;
+            tracing::info!(kept = %kept.display(), "the outbox of the removed device was moved aside");
+        }
+        Ok(())
+    }
+
     /// Opens or creates the outbox in `path` (mode 0600), of at most `max_bytes`. A damaged file is moved aside, for a
     /// person to look at: the folders of runs know how they ended, and the server says what it has heard already.
     pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {

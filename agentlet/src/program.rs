@@ -16,6 +16,7 @@ use crate::boot::SystemBoot;
 use crate::credentials::{self, Credentials};
 use crate::endpoints::{DeviceConnector, Endpoints};
 use crate::join::{self, Join};
+use crate::outbox::{self, Outbox};
 use crate::renewal::Renewal;
 use crate::settings::{self, AgentletConfiguration};
 use crate::{BuildError, Deps, daemon, places};
@@ -233,6 +234,8 @@ impl Start {
             let renewal = self.renewal(Endpoints::new(self.servers()?), kept.clone());
             if renewal.is_removed().await {
                 tracing::warn!(device = %kept.name, "this device was removed from the control plane, it joins anew");
+                // Before the new identity is there: it must never be seen with the memory of the old one.
+                Outbox::retire(&self.data_dir.join(outbox::FILE)).map_err(BuildError::from)?;
                 return self.join(token).await;
             }
             tracing::info!(device = %kept.name, "this device has joined already, the token is not used");

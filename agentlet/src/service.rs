@@ -113,7 +113,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<Agentlet, BuildError> {
     });
     // They also see to it that one agentlet alone uses the folder.
     let workspaces = workspaces.await?;
-    let outbox = Outbox::open(&config.data_dir.join("outbox.db"), config.outbox_bytes)?;
+    let outbox = Outbox::open(&config.data_dir.join(outbox::FILE), config.outbox_bytes)?;
     let reserve = Reserve::new(config.data_dir.join("reserve"), config.reserve_bytes);
     reserve.fill();
     let reserve = Arc::new(reserve);

@@ -9,6 +9,7 @@ use panda_api::{Device, Run, RunPhase};
 use panda_client::Api;
 use panda_client::config::Kubeconfig;
 use panda_e2e::cluster::target;
+use panda_e2e::faults::Part;
 use panda_e2e::fleet::daemon::Daemon;
 use panda_e2e::fleet::{Fleet, Plan};
 use panda_e2e::schedule::{Work, play};
@@ -94,7 +95,14 @@ impl Machine {
         machine.daemon.stop(PATIENCE).await?;
         machine.daemon = machine.daemon_with(&[]);
         machine.daemon.start()?;
-        machine.until_ready(fleet).await?;
+        let twice = || async {
+            let log = fleet.part(Part::Apiserver).log();
+            let connected = format!("device connected device={name} ");
+            (log.matches(&connected).count() > 1).then_some(())
+        };
+        fleet
+            .eventually(&format!("{name} is back"), PATIENCE, twice)
+            .await?;
         Ok(machine)
     }
 

@@ -143,10 +143,8 @@ const fn done(was: bool) -> &'static str {
 fn named(fields: &mut Map<String, Value>, key: &str, file: &Path, embed: bool, holds: &str) -> Result<()> {
     let content = read(file)?;
     if !String::from_utf8_lossy(&content).contains(&format!("{holds}-----")) {
-        return Err(Error::user(format!(
-            "--{key}: {} holds no {holds} in PEM",
-            file.display()
-        )));
+        let text = format!("--{key}: {} holds no {holds} in PEM", file.display());
+        return Err(Error::user(text).hint("a file in PEM has a line -----BEGIN ...-----"));
     }
     let data = format!("{key}-data");
     let (name, value) = if embed {

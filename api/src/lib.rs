@@ -14,6 +14,8 @@
 //! | [`access`] | ServiceAccount, TokenRequest, and the reviews of `authentication` and `authorization.k8s.io/v1` |
 //! | [`events`] | `events.k8s.io/v1`: Event, another form of that of `v1` |
 //! | [`coordination`] | `coordination.k8s.io/v1`: Lease |
+//! | [`admission`] | `admissionregistration.k8s.io/v1` policies, and quotas |
+//! | [`cel`] | the expressions of policies, bounded |
 //! | [`certificates`] | `certificates.k8s.io/v1`: CertificateSigningRequest |
 //! | [`component`] | configuration files of components |
 //! | [`json`] | a strict reader for untrusted JSON |
@@ -24,7 +26,9 @@
 //! | [`validation`] | faults of fields, and the rules of every kind |
 
 pub mod access;
+pub mod admission;
 pub mod apply_set;
+pub mod cel;
 pub mod certificates;
 pub mod component;
 pub mod coordination;
@@ -43,6 +47,7 @@ pub mod v1alpha1;
 pub mod validation;
 
 pub use access::ServiceAccount;
+pub use admission::{ResourceQuota, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 pub use certificates::CertificateSigningRequest;
 pub use coordination::{Lease, LeaseSpec};
 pub use rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};

@@ -3,6 +3,7 @@
 //! A rule reports what is wrong to a [`Checker`]; nothing here stops at the first fault. [`invalid`] turns the faults
 //! into the `Status` that Kubernetes clients know.
 
+pub mod admission;
 mod agent;
 mod device;
 mod git_source;

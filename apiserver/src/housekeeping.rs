@@ -1,4 +1,4 @@
-//! What ends by itself: Events are for people and live a day.
+//! What happens by itself: Events are for people and live a day; quotas show what is used.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use crate::registry::{Error, ListOptions, Preconditions, Registry, WriteOptions}
 const PERIOD: Duration = Duration::from_secs(300);
 /// Events looked at in one step.
 const STEP: usize = 1000;
+/// How often the numbers of quotas are brought up to date.
+const RECOUNT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Housekeeping {
     pub(crate) registry: Registry,
@@ -53,6 +55,25 @@ impl Times {
 
 impl Housekeeping {
     pub(crate) async fn run(self, stop: CancellationToken) {
+        tokio::join!(self.run_events(&stop), self.run_quotas(&stop));
+    }
+
+    async fn run_quotas(&self, stop: &CancellationToken) {
+        while stop
+            .run_until_cancelled(tokio::time::sleep(RECOUNT))
+            .await
+            .is_some()
+        {
+            if let Err(error) = self.registry.recount().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "quotas were not counted"
+                );
+            }
+        }
+    }
+
+    async fn run_events(&self, stop: &CancellationToken) {
         loop {
             match self.sweep().await {
                 Ok(0) => {}

@@ -17,6 +17,7 @@
 //! | [`patch`] | merge patch and JSON patch |
 //! | [`telemetry`] | logs and traces of a process, for binaries |
 //! | `certificates` | join tokens, requests for certificates, the signer of devices |
+//! | `policy` | ValidatingAdmissionPolicies |
 //! | `protobuf` | Kubernetes' protobuf bodies of the kinds that stock clients send so |
 //! | `filters` | the chain that every request goes through, as a list |
 //! | `endpoints` | the verbs, discovery, OpenAPI, health |
@@ -41,6 +42,7 @@ mod metrics;
 mod negotiate;
 pub mod patch;
 pub mod pki;
+mod policy;
 mod protobuf;
 mod query;
 pub mod registry;

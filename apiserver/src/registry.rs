@@ -11,6 +11,7 @@
 //! | `read` | get, list, continue tokens |
 //! | `filter` | label and field selectors over stored bytes |
 //! | `meta`, `strategy` | rules for metadata, rules of single kinds |
+//! | `quota` | how many objects there may be |
 //! | `encode`, `seal` | bytes with a gap for the version; encryption at rest |
 //! | `error` | refusals and their `Status` |
 
@@ -20,6 +21,7 @@ mod filter;
 mod kinds;
 pub(crate) mod meta;
 mod plan;
+mod quota;
 mod read;
 mod seal;
 mod strategy;
@@ -91,6 +93,8 @@ struct Inner {
     sealer: Sealer,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
+    /// Creations under quotas, one after the other: at once they would only make each other count again.
+    counting: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -108,6 +112,7 @@ impl Registry {
             sealer,
             clock,
             ids,
+            counting: tokio::sync::Mutex::default(),
         }))
     }
 

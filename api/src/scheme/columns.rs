@@ -321,6 +321,22 @@ pub(super) fn plain(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), age(object, now)]
 }
 
+pub(super) const QUOTA: &[Column] = &[
+    NAME,
+    col("Used", "string", "How many there are, of how many."),
+    AGE,
+];
+
+pub(super) fn quota(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (hard, used) = (&object["spec"]["hard"], &object["status"]["used"]);
+    let parts = hard.as_object().into_iter().flatten().map(|(name, most)| {
+        let used = used[name].as_str().unwrap_or("0");
+        format!("{name}: {used}/{}", most.as_str().unwrap_or_default())
+    });
+    let parts: Vec<String> = parts.collect();
+    vec![name(object), parts.join(", ").into(), age(object, now)]
+}
+
 pub(super) const BINDING: &[Column] = &[
     NAME,
     col("Role", "string", "The role that it grants."),

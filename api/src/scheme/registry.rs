@@ -18,7 +18,8 @@ use crate::events;
 use crate::validation::Rules;
 use crate::{
     Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, GitSource,
-    Lease, Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    Lease, Namespace, Resource, ResourceQuota, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 
 /// What the system knows about a kind.
@@ -313,6 +314,22 @@ static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(|| {
             definition_name: "io.k8s.api.certificates.v1.CertificateSigningRequest",
             columns: columns::CERTIFICATE_REQUEST,
             cells: columns::certificate_request,
+        }),
+        kind::<ResourceQuota>(Words {
+            singular: "resourcequota",
+            short_names: &["quota"],
+            has_status: true,
+            columns: columns::QUOTA,
+            cells: columns::quota,
+            ..plain("io.k8s.api.core.v1.ResourceQuota")
+        }),
+        kind::<ValidatingAdmissionPolicy>(Words {
+            singular: "validatingadmissionpolicy",
+            ..plain("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy")
+        }),
+        kind::<ValidatingAdmissionPolicyBinding>(Words {
+            singular: "validatingadmissionpolicybinding",
+            ..plain("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding")
         }),
     ]
 });

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use panda_api::meta::MicroTime;
 use serde::Serialize;
@@ -118,6 +119,24 @@ pub(crate) struct Asking {
     pub(crate) acting: Option<User>,
 }
 
+/// What policies found about a request and only want recorded; in the extensions of the request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    pub(crate) fn add(&self, text: String) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < MAX_LIST && !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+}
+
 /// The object that a request wrote; handlers leave it in the extensions of their answer.
 #[derive(Clone, Debug)]
 pub(crate) struct WroteObject {
@@ -188,6 +207,14 @@ impl Event {
         }
         self.stage_timestamp = at;
         self
+    }
+
+    /// With what policies found.
+    pub(crate) fn noted(self, notes: &Notes) -> Self {
+        match notes.text() {
+            None => self,
+            Some(text) => self.with("validation.policy.admission.k8s.io/validation_failure", text),
+        }
     }
 
     /// How many of its kind were not recorded before it.

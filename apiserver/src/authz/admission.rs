@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::{Attributes, Authorizer, containment, shortfall};
 use crate::authn::User;
+use crate::policy::Policies;
 use crate::registry::{Admit, Admitting, Error, Registry, Resource, meta};
 
 /// The rules for one user's writes.
@@ -26,6 +27,8 @@ pub(crate) struct Admission {
     authorizer: Arc<dyn Authorizer>,
     /// What a Run's Tasks may hold.
     own: Option<Arc<TaskSpec>>,
+    /// The operator's rules, asked last.
+    policies: Option<Arc<Policies>>,
 }
 
 impl std::fmt::Debug for Admission {
@@ -61,12 +64,28 @@ impl Admission {
             user,
             authorizer,
             own,
+            policies: None,
         })
     }
 }
 
 impl Admit for Admission {
     fn check(&self, write: &Admitting<'_>) -> Result<(), Error> {
+        self.own_rules(write)?;
+        self.policies
+            .as_ref()
+            .map_or(Ok(()), |policies| policies.check(write))
+    }
+}
+
+impl Admission {
+    /// With the operator's rules.
+    pub(crate) fn with(mut self, policies: Option<Policies>) -> Self {
+        self.policies = policies.map(Arc::new);
+        self
+    }
+
+    fn own_rules(&self, write: &Admitting<'_>) -> Result<(), Error> {
         match (write.kind.group, write.kind.kind) {
             (Task::GROUP, Task::KIND) => self.task(write),
             (rbac::GROUP, Role::KIND) => {

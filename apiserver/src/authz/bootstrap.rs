@@ -165,6 +165,11 @@ fn controllers() -> Vec<PolicyRule> {
             GROUP,
             &["clusterrolebindings", "clusterroles", "rolebindings", "roles"],
         ),
+        rule(
+            &collect,
+            panda_api::admission::GROUP,
+            &["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+        ),
     ]
 }
 

@@ -8,13 +8,14 @@ use http::{Method, StatusCode};
 use panda_api::meta::Reason;
 use serde_json::Value;
 
-use crate::audit::event::WroteObject;
+use crate::audit::event::{Notes, WroteObject};
 use crate::authz::admission::Admission;
 use crate::body;
 use crate::endpoints::read::printer;
 use crate::endpoints::{Api, Call};
 use crate::negotiate::{Encoding, content_type, encoding, unsupported};
 use crate::patch::{self, JsonPatch};
+use crate::policy::Policies;
 use crate::query::invalid;
 use crate::registry::{Error, Kind, Object, Part, Write, WriteOptions, cause, is_custom, meta};
 use crate::respond::Failure;
@@ -31,10 +32,24 @@ pub(crate) fn part(kind: Kind, subresource: Option<&str>) -> Option<Part> {
 
 async fn options(api: &Api, call: &Call, duplicates: Vec<String>) -> Result<WriteOptions, Failure> {
     call.params.check_manager()?;
-    let admission = Admission::of(call.user()?, Arc::clone(&api.authorizer), &api.registry).await?;
+    let user = call.user()?;
+    let dry_run = call.params.dry_run()?;
+    let notes = call.parts.extensions.get::<Notes>().cloned().unwrap_or_default();
+    let policies = Policies::of(
+        &api.registry,
+        &user,
+        call.namespace(),
+        dry_run,
+        &call.warnings,
+        &notes,
+    )
+    .await?;
+    let admission = Admission::of(user, Arc::clone(&api.authorizer), &api.registry)
+        .await?
+        .with(policies);
     Ok(WriteOptions {
         admission: Some(Arc::new(admission)),
-        dry_run: call.params.dry_run()?,
+        dry_run,
         field_validation: call.params.field_validation()?.unwrap_or_default(),
         duplicates,
         traceparent: call.traceparent(),

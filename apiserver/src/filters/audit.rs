@@ -13,7 +13,7 @@ use panda_api::meta::{Clock, Reason, StatusDetails};
 
 use super::trace::RequestId;
 use crate::audit::Audit;
-use crate::audit::event::{Arrival, Asking, Event, WroteObject};
+use crate::audit::event::{Arrival, Asking, Event, Notes, WroteObject};
 use crate::request::{RequestInfo, Verb};
 use crate::respond::Failure;
 
@@ -88,7 +88,9 @@ pub(super) async fn record(
         return no_space().into_response();
     }
     let asking = AskingCell::default();
+    let notes = Notes::default();
     request.extensions_mut().insert(asking.clone());
+    request.extensions_mut().insert(notes.clone());
     let open = Open {
         auditing: Arc::clone(&auditing),
         uri: request.uri().clone(),
@@ -101,6 +103,7 @@ pub(super) async fn record(
         at: auditing.clock.now(),
         info,
         asking,
+        notes,
         over: interest == Interest::Refusal,
     };
     let response = next.run(request).await;
@@ -139,6 +142,7 @@ struct Open {
     at: jiff::Timestamp,
     info: Arc<RequestInfo>,
     asking: AskingCell,
+    notes: Notes,
     over: bool,
 }
 
@@ -177,7 +181,7 @@ impl Open {
         let event = self.event().answered(&asking, code, wrote.as_ref(), now);
         self.auditing
             .audit
-            .record(&event.after_suppressed(suppressed))
+            .record(&event.noted(&self.notes).after_suppressed(suppressed))
             .await;
     }
 }

@@ -25,6 +25,16 @@ impl Warnings {
     }
 }
 
+impl Warnings {
+    /// Adds a text that may be found more than once.
+    pub(crate) fn add_once(&self, text: String) {
+        let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+}
+
 pub(super) async fn collect(mut request: Request, next: Next) -> Response {
     let warnings = Warnings::default();
     request.extensions_mut().insert(warnings.clone());

@@ -66,6 +66,18 @@ pub enum Error {
         /// Stable words for programs.
         causes: Vec<StatusCause>,
     },
+    /// A policy refuses it.
+    #[error("{resource} \"{name}\" is forbidden: {detail}")]
+    Denied {
+        /// `plural.group`.
+        resource: Resource,
+        /// Its name.
+        name: String,
+        /// Which policy, and why.
+        detail: String,
+        /// What the policy says that it is.
+        reason: Reason,
+    },
     /// A version or a continue token is too old.
     #[error("{message}")]
     Expired {
@@ -204,6 +216,15 @@ impl Error {
                 causes,
                 ..
             } => (Reason::Forbidden, Some(details(resource, name, causes))),
+            Self::Denied {
+                resource,
+                name,
+                detail,
+                reason,
+            } => (
+                *reason,
+                Some(details(resource, name, &[cause("", "", detail.as_str())])),
+            ),
             Self::Expired { .. } => (Reason::Expired, None),
             Self::FutureVersion { .. } => {
                 let causes = vec![cause("ResourceVersionTooLarge", "", "Too large resource version")];

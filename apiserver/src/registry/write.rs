@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::error::MODIFIED;
 use super::meta::{Preconditions, Propagation};
 use super::plan::Plan;
-use super::{Error, Kind, Object, Registry, encode, kinds, meta};
+use super::{Error, Kind, Object, Registry, encode, kinds, meta, quota};
 
 /// How often a transaction is planned anew after a lost race.
 const ATTEMPTS: usize = 32;
@@ -214,15 +214,21 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Vec<Written>, Error> {
         let mut lost = None;
+        let _counting = if self.has_quotas(quota::created_in(&writes)).await? {
+            Some(self.0.counting.lock().await)
+        } else {
+            None
+        };
         for _ in 0..ATTEMPTS {
             let mut plans = Vec::with_capacity(writes.len());
             for write in &mut writes {
                 plans.push(self.plan(write, options).await?);
             }
+            let charged = self.charge(&plans).await?;
             if options.dry_run {
                 return plans.into_iter().map(|plan| self.would_be(plan)).collect();
             }
-            match self.commit(plans).await {
+            match self.commit(plans, charged).await {
                 Ok(written) => return Ok(written),
                 Err(store::Error::Conflict { index, current }) => {
                     lost = Some((index, current.map(|entry| entry.key.clone())));
@@ -288,7 +294,7 @@ impl Registry {
         })
     }
 
-    async fn commit(&self, plans: Vec<Plan>) -> Result<Vec<Written>, store::Error> {
+    async fn commit(&self, plans: Vec<Plan>, charged: Vec<Op>) -> Result<Vec<Written>, store::Error> {
         if let [plan] = plans.as_slice()
             && matches!(plan.op.change, Change::Check)
         {
@@ -302,6 +308,7 @@ impl Registry {
                 ops.push(guard);
             }
         }
+        ops.extend(charged);
         let committed = self.store().commit(Txn::new(ops)).await?;
         plans
             .into_iter()

@@ -44,7 +44,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 const NS: &str = "default";
 
 pub(crate) struct Cluster {
-    _dir: TempDir,
+    dir: Option<TempDir>,
     address: SocketAddr,
     pki: Arc<Pki>,
     pub(crate) client: Client,
@@ -88,7 +88,11 @@ impl Drop for Cluster {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::over(tempfile::tempdir().unwrap()).await
+    }
+
+    /// A server over a data folder that another one may have left.
+    pub(crate) async fn over(dir: TempDir) -> Self {
         let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SystemClock), Arc::new(RandomIds));
         let store = Sqlite::open(&sqlite::Config::new(dir.path().join("store")), "first-store").unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
@@ -100,7 +104,7 @@ impl Cluster {
             ids: Arc::clone(&ids),
             metrics: metrics.clone(),
         };
-        let server = Server::build(Config::new(dir.path().join("server")), deps).unwrap();
+        let server = Server::build(Config::new(dir.path()), deps).unwrap();
         let pki = server.pki();
         let deps = agentlet::Deps {
             store,
@@ -130,7 +134,7 @@ impl Cluster {
         let client = Client::connect(&config, Options::default()).unwrap();
         client.get_text("/readyz").await.unwrap();
         Self {
-            _dir: dir,
+            dir: Some(dir),
             address,
             pki,
             client,
@@ -138,6 +142,18 @@ impl Cluster {
             stop,
             tasks,
         }
+    }
+
+    pub(crate) fn data(&self) -> &std::path::Path {
+        self.dir.as_ref().unwrap().path()
+    }
+
+    /// Stops the server and leaves its data folder.
+    pub(crate) async fn stop(mut self) -> TempDir {
+        self.stop.cancel();
+        self.tasks.close();
+        tokio::time::timeout(PATIENCE, self.tasks.wait()).await.unwrap();
+        self.dir.take().unwrap()
     }
 
     pub(crate) fn store_uid(&self) -> String {
@@ -155,7 +171,11 @@ impl Cluster {
             ..Device::default()
         };
         let device = devices.create(&device, &WriteParams::default()).await.unwrap();
-        let uid = device.metadata.uid;
+        self.machine(name, device.metadata.uid).await
+    }
+
+    /// A device that has joined before.
+    pub(crate) async fn machine(&self, name: &str, uid: String) -> Machine {
         let config = config(self.address, &self.pki, &Subject::device(name, &uid));
         let connector: Arc<dyn Connector> = Arc::new(TlsConnector::http2(&config, PATIENCE).unwrap());
         let channel =

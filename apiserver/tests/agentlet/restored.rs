@@ -2,6 +2,7 @@
 
 use http::Method;
 use panda_api::RunPhase;
+use panda_apiserver::backup::{RestoreOptions, SaveOptions, restore, save};
 use panda_rpc::v1::server_message::Body as Down;
 
 use super::harness::{Begun, Cluster, phase};
@@ -179,4 +180,99 @@ async fn an_outbox_that_was_rolled_back_and_went_on_is_found_out() {
     let next = again.welcome.last_outbox_seq + 1;
     assert_eq!(again.report(next, &fence, &phase(RunPhase::Failed)).await, None);
     assert_eq!(cluster.get("t-1").await.status.phase, Some(RunPhase::Failed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_backup_goes_on_with_what_runs_and_sends_watchers_back_to_the_beginning() {
+    let runs = "/apis/panda.dev/v1alpha1/namespaces/default/runs";
+    let cluster = Cluster::start().await;
+    let pi = cluster.join("pi").await;
+    let task = cluster.task("t").await;
+    let fence = cluster.bound("t-1", &task, &pi).await;
+    let old = cluster.store_uid();
+    let mut session = pi.session(&cluster).await;
+    session.until_told(&fence).await;
+    assert_eq!(session.report(1, &fence, &phase(RunPhase::Preparing)).await, None);
+    // The backup is taken beside the running server; what comes after it will be lost.
+    let (scratch, now) = (tempfile::tempdir().unwrap(), jiff::Timestamp::UNIX_EPOCH.into());
+    let options = SaveOptions {
+        with_keys: false,
+        now,
+        program: "test".into(),
+    };
+    let mut archive = Vec::new();
+    save(
+        cluster.data(),
+        &options,
+        scratch.path(),
+        &mut archive,
+        &mut |_| {},
+    )
+    .unwrap();
+    assert_eq!(session.report(2, &fence, &phase(RunPhase::Running)).await, None);
+    cluster.run("t-2", &task).await;
+    let list = cluster.json(Method::GET, runs).await;
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    drop(session);
+    let uid = pi.uid.clone();
+    drop(pi);
+    let dir = cluster.stop().await;
+    let options = RestoreOptions {
+        activate: false,
+        keep_old: false,
+        secrets_key: None,
+        store_uid: "restored".into(),
+        now,
+    };
+    restore(dir.path(), archive.as_slice(), &options, &mut |_| {}).unwrap();
+
+    let cluster = Cluster::over(dir).await;
+    assert_eq!(cluster.store_uid(), "restored");
+    let watch = format!("{runs}?watch=true&resourceVersion={version}&timeoutSeconds=1");
+    let gone = match cluster.client.get_text(&watch).await {
+        Ok(text) => text.contains("\"code\":410"),
+        Err(panda_client::Error::Api(status)) => status.code == 410,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(gone, "a watcher from before begins anew");
+    let list = cluster.json(Method::GET, runs).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    assert!(
+        list["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            > 1_000_000_000
+    );
+
+    let pi = cluster.machine("pi", uid).await;
+    let mut hello = pi.hello(&old);
+    (hello.last_revision, hello.last_ack) = (version.parse().unwrap(), 2);
+    hello.live_runs = vec![fence.clone()];
+    let mut session = pi.connect(hello.clone()).await.unwrap();
+    assert_eq!(session.welcome.store_uid, "restored");
+    assert!(
+        session.renew().await.unwrap().runs.is_empty(),
+        "it grants nothing yet"
+    );
+    assert!(session.gone.is_empty(), "it ends nothing");
+    // The device hands over again what the store has lost; each report counts once.
+    assert_eq!(session.report(1, &fence, &phase(RunPhase::Preparing)).await, None);
+    assert_eq!(session.report(2, &fence, &phase(RunPhase::Running)).await, None);
+    assert_eq!(cluster.get("t-1").await.status.phase, Some(RunPhase::Running));
+    cluster.run("t-3", &task).await;
+    let refused = cluster.try_bind("t-3", "pi").await.unwrap_err().to_string();
+    assert!(refused.contains("not active"), "{refused}");
+
+    assert_eq!(cluster.json(Method::POST, "/activation").await["inactive"], false);
+    session.until_cut().await;
+    hello.store_uid = "restored".into();
+    (hello.last_revision, hello.last_ack) = (0, 2);
+    let mut session = pi.connect(hello).await.unwrap();
+    session.until_told(&fence).await;
+    assert_eq!(session.renew().await.unwrap().runs.len(), 1);
+    // The run goes on where it was, and no other of its Task begins beside it.
+    let refused = cluster.try_bind("t-3", "pi").await.unwrap_err().to_string();
+    assert!(refused.contains("may be alive"), "{refused}");
 }

@@ -29,6 +29,17 @@ pub(crate) fn sample(kind: &KindInfo, name: &str) -> Value {
             object["roleRef"] =
                 json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
         }
+        "ValidatingAdmissionPolicy" => {
+            object["spec"] = json!({
+                "matchConstraints": {"resourceRules": [
+                    {"apiGroups": ["x"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]},
+                ]},
+                "validations": [{"expression": "true"}],
+            });
+        }
+        "ValidatingAdmissionPolicyBinding" => {
+            object["spec"] = json!({"policyName": "nothing", "validationActions": ["Deny"]});
+        }
         _ => {}
     }
     object

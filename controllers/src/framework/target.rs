@@ -4,7 +4,8 @@ use std::fmt;
 
 use panda_api::{
     Agent, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, Device, Event, GitSource,
-    Lease, Namespace, Resource, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    Lease, Namespace, Resource, ResourceQuota, Role, RoleBinding, Run, Secret, ServiceAccount, Task,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 
 /// A kind, as far as requests need to know it.
@@ -23,7 +24,7 @@ pub struct Kind {
 }
 
 /// Every kind that the API serves and controllers may have to collect or empty a namespace of.
-pub const KINDS: [Kind; 16] = [
+pub const KINDS: [Kind; 19] = [
     Kind::of::<Task>(),
     Kind::of::<Run>(),
     Kind::of::<Agent>(),
@@ -40,6 +41,9 @@ pub const KINDS: [Kind; 16] = [
     Kind::of::<ClusterRole>(),
     Kind::of::<ClusterRoleBinding>(),
     Kind::of::<CertificateSigningRequest>(),
+    Kind::of::<ResourceQuota>(),
+    Kind::of::<ValidatingAdmissionPolicy>(),
+    Kind::of::<ValidatingAdmissionPolicyBinding>(),
 ];
 
 impl Kind {

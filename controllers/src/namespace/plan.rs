@@ -1,6 +1,6 @@
 //! The planner of one Namespace.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,7 +11,8 @@ use crate::framework::{Action, Basis, Check, Plan, Target, to_value};
 
 /// Who must let go of a Namespace: this controller.
 const FINALIZER: &str = "kubernetes";
-const REMAINING: &str = "NamespaceContentRemaining";
+const CONTENT: &str = "NamespaceContentRemaining";
+const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 /// How often it is looked whether what has finalizers has gone.
 const REVIEW: Duration = Duration::from_secs(1);
 
@@ -31,6 +32,8 @@ pub struct Item {
     pub uid: String,
     /// Whether it is being deleted already.
     pub deleting: bool,
+    /// Who holds it.
+    pub finalizers: Vec<String>,
 }
 
 /// Plans the next step of a Namespace.
@@ -74,21 +77,50 @@ pub fn plan(view: &View, namespace: &Namespace, now: Timestamp) -> Plan {
     plan
 }
 
-/// Says what keeps the Namespace, unless it is said already.
+/// Says what keeps the Namespace, unless it is said already; in upstream's words, which tools look for.
 fn blocked(view: &View, namespace: &Namespace, now: Timestamp) -> Option<serde_json::Value> {
-    let kinds: BTreeSet<&str> = view.items.iter().map(|item| item.target.kind.plural).collect();
-    let kinds: Vec<&str> = kinds.into_iter().collect();
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
+    for item in &view.items {
+        let kind = &item.target.kind;
+        let name = if kind.group.is_empty() {
+            kind.plural.to_owned()
+        } else {
+            format!("{}.{}", kind.plural, kind.group)
+        };
+        *kinds.entry(name).or_default() += 1;
+        for finalizer in &item.finalizers {
+            *finalizers.entry(finalizer).or_default() += 1;
+        }
+    }
+    let kinds = kinds
+        .iter()
+        .map(|(kind, count)| format!("{kind} has {count} resource instances"));
+    let held = finalizers
+        .iter()
+        .map(|(finalizer, count)| format!("{finalizer} in {count} resource instances"));
     let mut changed = namespace.clone();
-    set_condition(
-        &mut changed.status.conditions,
-        Condition {
-            type_: REMAINING.into(),
+    let mut say = |type_: &str, reason: &str, message: String| {
+        let condition = Condition {
+            type_: type_.into(),
             status: "True".into(),
             observed_generation: None,
             last_transition_time: Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
-            reason: "FinalizersRemain".into(),
-            message: format!("waits for finalizers of: {}", kinds.join(", ")),
-        },
+            reason: reason.into(),
+            message,
+        };
+        set_condition(&mut changed.status.conditions, condition);
+    };
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    say(
+        CONTENT,
+        "SomeResourcesRemain",
+        format!("Some resources are remaining: {kinds}"),
     );
+    let held = held.collect::<Vec<_>>().join(", ");
+    if !held.is_empty() {
+        let message = format!("Some content in the namespace has finalizers remaining: {held}");
+        say(FINALIZERS, "SomeFinalizersRemain", message);
+    }
     (changed.status != namespace.status).then(|| to_value(&changed))
 }

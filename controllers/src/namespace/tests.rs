@@ -30,6 +30,7 @@ fn view(world: &World) -> View {
         target,
         uid: meta.uid.clone(),
         deleting: meta.deletion_timestamp.is_some(),
+        finalizers: meta.finalizers.clone(),
     };
     View {
         items: tasks
@@ -75,6 +76,40 @@ fn it_goes_only_when_a_live_look_finds_nothing() {
     let outcome = world.execute(&blind, Faults::default());
     assert!(matches!(outcome, Some(Outcome::Stale(_))), "{outcome:?}");
     assert!(namespace(&world).is_some());
+}
+
+#[test]
+fn what_blocks_is_said_in_the_words_that_tools_look_for() {
+    let world = World::default();
+    terminating(&world);
+    fill(&world, 3, 2);
+    for _ in 0..3 {
+        let plan = plan(&view(&world), &namespace(&world).unwrap(), world.now());
+        world.execute(&plan, Faults::default());
+    }
+    let said: Vec<_> = namespace(&world)
+        .unwrap()
+        .status
+        .conditions
+        .into_iter()
+        .map(|c| (c.type_, c.reason, c.message))
+        .collect();
+    let text = |words: [&str; 3]| (words[0].to_owned(), words[1].to_owned(), words[2].to_owned());
+    assert_eq!(
+        said,
+        [
+            text([
+                "NamespaceContentRemaining",
+                "SomeResourcesRemain",
+                "Some resources are remaining: tasks.panda.dev has 2 resource instances",
+            ]),
+            text([
+                "NamespaceFinalizersRemaining",
+                "SomeFinalizersRemain",
+                "Some content in the namespace has finalizers remaining: panda.dev/keep in 2 resource instances",
+            ]),
+        ]
+    );
 }
 
 proptest! {

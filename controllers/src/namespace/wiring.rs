@@ -80,6 +80,7 @@ async fn items(client: &Client, kind: Kind, namespace: &str) -> Result<Vec<Item>
             target: target(&object.metadata.name),
             uid: object.metadata.uid.clone(),
             deleting: object.metadata.deletion_timestamp.is_some(),
+            finalizers: object.metadata.finalizers.clone(),
         })
         .collect())
 }

@@ -63,7 +63,8 @@ async fn no_quota_is_exceeded_by_whoever_creates_at_once() {
     // What was just created is shown at once.
     let shown = server.admin.get(&format!("{QUOTAS}/few")).await.expect(200);
     assert_eq!(shown["status"]["used"]["count/configmaps"], "10");
-    let task = json!({"metadata": {"name": "t"}, "spec": {"prompt": "p", "agents": [{"name": "a"}]}});
+    let kind = panda_api::scheme::of::<panda_api::Task>();
+    let task = crate::verbs::sample(kind, "t");
     server.admin.post(TASKS, &task).await.refused(403, "Forbidden");
     server
         .admin

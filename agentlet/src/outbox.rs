@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 const MAX_BODY: usize = 1 << 20;
 /// Bytes of bodies that one look at what is pending brings at most, but for the last body.
 pub(crate) const PENDING_BYTES: usize = 4 << 20;
+/// Most runs that [`Outbox::to_name`] names; the server takes no more in a Hello.
+const MAX_NAMED: i64 = 4096;
 /// Commands that may wait for the writer.
 const QUEUE: usize = 256;
 
@@ -269,6 +271,22 @@ impl Outbox {
             conn.prepare_cached("SELECT fence FROM reports WHERE class = 2 ORDER BY seq")?
                 .query_map([], |row| decode_fence(row, 0))?
                 .collect()
+        })
+        .await
+    }
+
+    /// Fences of finished runs to name to a server: those whose terminal report `store` has not settled, the oldest first,
+    /// then the newest of the others; [`MAX_NAMED`] at most.
+    pub async fn to_name(&self, store: &str) -> Result<Vec<Fence>, Error> {
+        let store = store.to_owned();
+        self.call(move |conn| {
+            conn.prepare_cached(
+                "SELECT fence FROM reports WHERE class = 2
+                 ORDER BY CASE WHEN settled_by = ?1 THEN 1 ELSE 0 END, CASE WHEN settled_by = ?1 THEN -seq ELSE seq END
+                 LIMIT ?2",
+            )?
+            .query_map(params![store, MAX_NAMED], |row| decode_fence(row, 0))?
+            .collect()
         })
         .await
     }

@@ -166,6 +166,14 @@ async fn work(
         identity = start.identity() => identity?,
         () = stop.cancelled() => return Ok(()),
     };
+    let named = start.settings.device_name(&start.around);
+    if start.settings.name.is_some() && named != identity.name {
+        tracing::warn!(
+            configured = named,
+            device = %identity.name,
+            "this device keeps the name that it joined under; to rename it, remove it (pandactl device remove) and join it anew"
+        );
+    }
     let endpoints = Endpoints::new(start.servers()?);
     let mut config = start
         .settings

@@ -51,7 +51,7 @@ use crate::config::Config;
 use crate::disk::Reserve;
 use crate::outbox::Outbox;
 use crate::session::Client;
-use crate::workspace::{Key, Workspaces};
+use crate::workspace::{Key, TreeEmpty, Workspaces};
 pub(crate) use job::chain;
 use mail::{Events, Runs, Stored, Wish};
 use record::{Folder, Stage};
@@ -162,8 +162,9 @@ async fn forget(env: &Env, run: &Run) {
         others.records.iter().any(|other| self::key(&other.run) == key)
     });
     if retain != Retain::Always && !used {
-        // Lent to a run that is not in the folders: it stays, and that is said.
-        if let Err(error) = env.workspaces.discard(&key).await {
+        // It may be lent to this very run still, of which nothing is left; to any other, and it stays, and that is said.
+        let gone = TreeEmpty::proved(uid.as_str());
+        if let Err(error) = env.workspaces.discard(&key, Some(&gone)).await {
             tracing::warn!(run = uid, %error, "workspace of a task that is gone could not be removed");
         }
     }

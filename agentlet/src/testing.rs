@@ -80,15 +80,20 @@ impl State {
         server_message::Body::Ack(Ack { outbox_seq: seq })
     }
 
-    fn snapshot(&self) -> server_message::Body {
-        let upsert = |run: &Run| RunUpsert {
-            run: serde_json::to_vec(run).unwrap(),
-            revision: self.revision,
+    /// A part for each run, and one at the end.
+    fn snapshot(&self) -> Vec<server_message::Body> {
+        let part = |run: Option<&Run>| {
+            let upsert = |run: &Run| RunUpsert {
+                run: serde_json::to_vec(run).unwrap(),
+                revision: self.revision,
+            };
+            server_message::Body::Snapshot(Snapshot {
+                revision: self.revision,
+                runs: run.map(upsert).into_iter().collect(),
+                more: run.is_some(),
+            })
         };
-        server_message::Body::Snapshot(Snapshot {
-            revision: self.revision,
-            runs: self.runs.values().map(upsert).collect(),
-        })
+        self.runs.values().map(Some).chain([None]).map(part).collect()
     }
 
     fn grant(&self, seq: u64) -> server_message::Body {
@@ -276,7 +281,7 @@ impl Agentlet for FakeServer {
                                 revision: state.revision,
                                 last_outbox_seq: state.last_seq,
                             }));
-                            out.push(state.snapshot());
+                            out.extend(state.snapshot());
                         }
                         device_message::Body::Renew(renew) => {
                             state.renewals += 1;

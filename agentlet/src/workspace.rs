@@ -2,8 +2,8 @@
 //!
 //! One folder for each Task and rerun, with the work tree (`ws`), a home (`home`) and a place for temporary files (`tmp`),
 //! lent to one Run at a time. What is ours is written down outside the folder, where no agent can write; a folder that
-//! is not written down as ours is never used, emptied or removed, whatever its name: the next free name is taken instead,
-//! and when none is free the attempt fails. A later attempt of the same Task finds its own tree again.
+//! is not written down as ours is never used, emptied or removed, whatever its name, unless it is empty: the next free name
+//! is taken instead, and when none is free the attempt fails. A later attempt of the same Task finds its own tree again.
 //!
 //! A git workspace is a private clone ([`clone`]) of a mirror of ours, so the agent never holds a handle to the user's
 //! repository: no shared config, refs or hooks, and no remote that leads there. Before a process may start, [`proof`] shows
@@ -160,7 +160,8 @@ impl Workspace {
 }
 
 impl Workspaces {
-    /// Opens the folders of `config`, and goes on with removals that a crash cut short.
+    /// Opens the folders of `config`, goes on with removals that a crash cut short, and removes empty folders that a crash
+    /// kept from being written down.
     pub async fn open(config: Config) -> Result<Self, Error> {
         let shared = if config.agent.is_some() { 0o711 } else { 0o700 };
         disk::make_dir(&config.state_dir, 0o700)?;
@@ -193,6 +194,7 @@ impl Workspaces {
                 this.remove(&held, &record).await?;
             }
         }
+        this.records.sweep(&this.config.work_dir)?;
         Ok(this)
     }
 
@@ -318,11 +320,11 @@ impl Workspaces {
         Ok(())
     }
 
-    /// Removes every folder of a Task's rerun that is not lent, whatever the retain policy said: for a deleted Task.
-    /// Results stay until [`Self::forget`].
-    pub async fn discard(&self, key: &Key) -> Result<(), Error> {
+    /// Removes every folder of a Task's rerun that is lent to nobody, or to a Run that is proved gone, whatever the retain
+    /// policy said: for a deleted Task. Results stay until [`Self::forget`].
+    pub async fn discard(&self, key: &Key, gone: Option<&TreeEmpty>) -> Result<(), Error> {
         let held = self.hold(key).await;
-        self.remove_all(&held, key, None).await
+        self.remove_all(&held, key, gone.map(TreeEmpty::run_uid)).await
     }
 
     /// Removes the results of a Run: once the server has them and the Run is gone.

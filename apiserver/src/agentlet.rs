@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `service` | the gRPC service |
 //! | `session` | one session of one device, level by level |
+//! | `outgoing` | what waits for a device that reads slowly |
 //! | `index` | which runs belong to which device |
 //! | `hello` | what a device says of itself when it connects |
 //! | `fence` | who may speak of a Run, or act for it |
@@ -38,6 +39,7 @@ mod logs;
 mod members;
 pub(crate) mod objects;
 mod orphans;
+mod outgoing;
 mod reports;
 mod secrets;
 mod service;
@@ -64,6 +66,7 @@ use tokio_util::task::TaskTracker;
 use crate::authn::RunTokens;
 use crate::config::Leases;
 use crate::metrics::SharedRegistry;
+use crate::pressure::Pressure;
 use crate::registry::Registry;
 use leases::{DurableKeeper, LeaseKeeper};
 use objects::Objects;
@@ -102,6 +105,8 @@ pub struct Deps {
     pub registry: Registry,
     /// Makes the tokens of Runs.
     pub run_tokens: RunTokens,
+    /// Whether the disk is nearly full.
+    pub pressure: Arc<Pressure>,
 }
 
 /// The agentlet service.
@@ -112,6 +117,7 @@ pub struct Agentlets {
     ids: Arc<dyn IdSource>,
     registry: Registry,
     run_tokens: RunTokens,
+    pressure: Arc<Pressure>,
     keeper: Arc<dyn LeaseKeeper>,
     /// How long a grant lasts.
     ttl: Duration,
@@ -119,6 +125,7 @@ pub struct Agentlets {
     max_clock_skew: Duration,
     index: index::RunIndex,
     slots: slots::Slots,
+    turns: binding::Turns,
     sessions: session::Sessions,
     members: members::Members,
     tracker: TaskTracker,
@@ -170,8 +177,10 @@ impl Agentlets {
             ids: deps.ids,
             registry: deps.registry,
             run_tokens: deps.run_tokens,
+            pressure: deps.pressure,
             index: index::RunIndex::new(),
             slots: slots::Slots::default(),
+            turns: binding::Turns::default(),
             sessions: session::Sessions::default(),
             members: members::Members::default(),
             tracker: TaskTracker::new(),

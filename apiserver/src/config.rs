@@ -46,6 +46,13 @@ pub struct Config {
     /// The audit log.
     #[serde(default)]
     pub audit: Audit,
+    /// Free bytes on the data folder's disk below which nothing new is taken; at most a tenth of the disk counts.
+    #[serde(default = "default_disk_pressure_bytes")]
+    pub disk_pressure_bytes: u64,
+}
+
+const fn default_disk_pressure_bytes() -> u64 {
+    64 << 20
 }
 
 /// How much of the audit log is kept.
@@ -264,6 +271,7 @@ impl Config {
             leases: Leases::default(),
             certificates: Certificates::default(),
             audit: Audit::default(),
+            disk_pressure_bytes: default_disk_pressure_bytes(),
         }
     }
 

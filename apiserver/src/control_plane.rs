@@ -166,6 +166,7 @@ impl ControlPlane {
             ids,
             registry: server.registry(),
             run_tokens: server.run_tokens(),
+            pressure: server.pressure(),
         };
         let agentlets = Agentlets::build(&leases, deps, &metrics);
         let server = server.with_routes(agentlets.routes());
@@ -267,19 +268,23 @@ impl ControlPlane {
     }
 }
 
-/// Writes a kubeconfig for one client whole, mode 0600.
+/// Writes a kubeconfig for one client whole, mode 0600. On a full disk the one of an earlier start stays, which is as good
+/// as the new one for a long time: the server must come up, so that people can see what fills the disk.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When it cannot be written, and on a full disk only if there is none.
 pub fn write_kubeconfig(path: &Path, config: &ClientConfig) -> Result<(), Error> {
     let mut kubeconfig = Kubeconfig::default();
     kubeconfig.set_all("panda", config);
     kubeconfig.set_current_context("panda")?;
-    Ok(files::write_atomic(
-        path,
-        kubeconfig.to_yaml()?.as_bytes(),
-        0o600,
-    )?)
+    let text = kubeconfig.to_yaml()?;
+    match files::write_atomic(path, text.as_bytes(), 0o600) {
+        Err(error) if error.is_disk_full() && path.exists() => {
+            tracing::warn!(path = %path.display(), "the disk is full: the kubeconfig of an earlier start stays");
+            Ok(())
+        }
+        written => Ok(written?),
+    }
 }
 
 /// Where `panda-apiserver` puts the kubeconfig of this name.

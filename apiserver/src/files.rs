@@ -38,6 +38,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether there was no space left.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
+    }
+}
+
 fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io {

@@ -21,6 +21,7 @@ use crate::authn::Bearers;
 use crate::authz::Authorizer;
 use crate::config::Limits;
 use crate::metrics::Metrics;
+use crate::pressure::{self, Pressure};
 use crate::registry::Registry;
 
 pub(crate) use access::health_path;
@@ -38,6 +39,7 @@ pub(crate) struct Filters {
     pub(crate) bearers: Bearers,
     pub(crate) registry: Registry,
     pub(crate) limits: Limits,
+    pub(crate) pressure: Arc<Pressure>,
 }
 
 impl Filters {
@@ -66,6 +68,8 @@ impl Filters {
         routes
             // what handlers want to say beside their answer, as Warning headers
             .layer(axum::middleware::from_fn(warnings::collect))
+            // room on the disk for what is new? else 503
+            .layer(from_fn_with_state(self.pressure, pressure::refuse))
             // may this user do this? else 403
             .layer(from_fn_with_state(Arc::clone(&access), access::authorize))
             // a seat among its client's others, perhaps after a wait: 429 with Retry-After

@@ -22,6 +22,7 @@
 //! | `filters` | the chain that every request goes through, as a list |
 //! | `endpoints` | the verbs, discovery, OpenAPI, health |
 //! | `listener` | the accept loop |
+//! | [`pressure`] | a disk that runs full |
 //! | `housekeeping` | what ends by itself: old Events |
 
 pub mod agentlet;
@@ -43,6 +44,7 @@ mod negotiate;
 pub mod patch;
 pub mod pki;
 mod policy;
+pub mod pressure;
 mod protobuf;
 mod query;
 pub mod registry;

@@ -24,6 +24,7 @@ use crate::housekeeping::Housekeeping;
 use crate::listener::Listener;
 use crate::metrics::{Metrics, SharedRegistry};
 use crate::pki::{self, Pki};
+use crate::pressure::Pressure;
 use crate::registry::{self, KeyError, ListOptions, Registry, Sealer};
 use crate::respond::Failure;
 use crate::tls;
@@ -114,6 +115,7 @@ pub struct Server {
     accounts: AccountTokens,
     run_tokens: RunTokens,
     bearers: Bearers,
+    pressure: Arc<Pressure>,
     routes: Router,
 }
 
@@ -177,6 +179,7 @@ impl Server {
             Arc::new(JoinTokens(Arc::clone(&certificates))),
             Arc::new(Renewals(Arc::clone(&certificates))),
         ]);
+        let pressure = Pressure::new(config.data_dir.clone(), config.disk_pressure_bytes, &deps.metrics);
         Ok(Self {
             config,
             deps,
@@ -189,6 +192,7 @@ impl Server {
             accounts,
             run_tokens,
             bearers,
+            pressure: Arc::new(pressure),
             routes: Router::new(),
         })
     }
@@ -203,6 +207,12 @@ impl Server {
     #[must_use]
     pub fn pki(&self) -> Arc<Pki> {
         Arc::clone(&self.pki)
+    }
+
+    /// Whether the disk is nearly full.
+    #[must_use]
+    pub fn pressure(&self) -> Arc<Pressure> {
+        Arc::clone(&self.pressure)
     }
 
     /// Makes and checks the tokens of Runs.
@@ -269,6 +279,7 @@ impl Server {
             registry: self.registry.clone(),
             bearers: self.bearers,
             limits: self.config.limits.clone(),
+            pressure: Arc::clone(&self.pressure),
         };
         let serving = Listener {
             tls: self.tls,
@@ -287,6 +298,7 @@ impl Server {
         tokio::join!(
             serving.run(listener, stop.clone()),
             housekeeping.run(stop.clone()),
+            self.pressure.run(stop.clone()),
             self.rbac.run(&self.registry, stop.clone()),
             self.certificates.run(stop.clone()),
             compactor.run(stop)

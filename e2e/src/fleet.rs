@@ -78,6 +78,7 @@ pub struct Device {
     /// Its name.
     pub name: String,
     folder: PathBuf,
+    data: PathBuf,
     agentlet: Daemon,
     disk: Option<SmallDisk>,
     network: Option<Network>,
@@ -86,6 +87,7 @@ pub struct Device {
     boots: u32,
     frozen: bool,
     supervisors_killed: Option<Instant>,
+    supervisor_kills: usize,
     /// Whether daemon and supervisors were away at one time, so that nobody enforced a grant.
     unguarded: bool,
 }
@@ -95,6 +97,12 @@ impl Device {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// What the agentlet itself keeps lies in this one.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 }
 
@@ -176,7 +184,9 @@ impl Fleet {
         fleet.controllers.start()?;
         let mut networks = networks.into_iter();
         for n in 0..fleet.plan.devices {
-            fleet.add_device(n, networks.next()).await?;
+            fleet
+                .add_device(&format!("device-{n}"), networks.next(), None)
+                .await?;
         }
         for n in 0..fleet.devices.len() {
             fleet.until_ready(n).await?;
@@ -184,9 +194,25 @@ impl Fleet {
         Ok(fleet)
     }
 
-    async fn add_device(&mut self, n: usize, network: Option<Network>) -> anyhow::Result<()> {
-        let name = format!("device-{n}");
-        let folder = self.dir.path().join(&name);
+    /// Lets one more machine join under a name; it may be one that was there before, made new. Its number.
+    ///
+    /// `clock` is what its wall clock shows at its first start, as in [`Fleet::set_clock`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub async fn join(&mut self, name: &str, clock: Option<&str>) -> anyhow::Result<usize> {
+        self.add_device(name, None, clock).await?;
+        Ok(self.devices.len() - 1)
+    }
+
+    async fn add_device(
+        &mut self,
+        name: &str,
+        network: Option<Network>,
+        clock: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let n = self.devices.len();
+        let folder = self.dir.path().join(format!("device-{n}"));
         std::fs::create_dir(&folder)?;
         cluster::open_to_all(&folder)?;
         let small = self.plan.disks.contains(&Part::Agentlet(n));
@@ -205,10 +231,10 @@ impl Fleet {
         let data = disk
             .as_ref()
             .map_or_else(|| folder.join("data"), |_| folder.join("disk/data"));
-        let join = self.ok(&["device", "join-token", "--name", &name])?;
+        let join = self.ok(&["device", "join-token", "--name", name])?;
         let setup = config::Setup {
             n,
-            name: &name,
+            name,
             folder: &folder,
             data: &data,
             address: &address,
@@ -216,10 +242,14 @@ impl Fleet {
             enter: network.as_ref().map(Network::enter).unwrap_or_default(),
         };
         let agentlet = config::agentlet(&self.plan, self.dir.path(), &setup)?;
+        if let Some(clock) = clock {
+            self.set_clock(Part::Agentlet(n), clock)?;
+        }
         agentlet.start()?;
         self.devices.push(Device {
-            name,
+            name: name.to_owned(),
             folder,
+            data,
             agentlet,
             disk,
             network,
@@ -228,6 +258,7 @@ impl Fleet {
             boots: 1,
             frozen: false,
             supervisors_killed: None,
+            supervisor_kills: 0,
             unguarded: false,
         });
         Ok(())
@@ -256,6 +287,12 @@ impl Fleet {
     pub fn unguarded(&self) -> Vec<PathBuf> {
         let unguarded = self.devices.iter().filter(|device| device.unguarded);
         unguarded.map(|device| device.folder.clone()).collect()
+    }
+
+    /// How often supervisors were killed, over all devices.
+    #[must_use]
+    pub fn supervisor_kills(&self) -> usize {
+        self.devices.iter().map(|device| device.supervisor_kills).sum()
     }
 
     /// When devices died whole.
@@ -436,6 +473,7 @@ impl Fleet {
             Fault::KillSupervisors(n) => {
                 let device = &mut self.devices[n];
                 device.supervisors_killed = Some(Instant::now());
+                device.supervisor_kills += 1;
                 device.unguarded |= device.frozen;
                 let supervisors = processes::naming(&self.devices[n].folder);
                 for process in supervisors.iter().filter(|p| p.text.contains(" supervise ")) {
@@ -481,6 +519,26 @@ impl Fleet {
             Fault::Kill(_) | Fault::KillSupervisors(_) | Fault::Jump(..) => {}
         }
         Ok(())
+    }
+
+    /// Puts a device to sleep with everything on it, or wakes it: unlike a suspended machine's, its clocks go on.
+    pub fn suspend(&mut self, n: usize, asleep: bool) {
+        let device = &mut self.devices[n];
+        // Nobody enforces a grant meanwhile.
+        device.unguarded = true;
+        let signal = if asleep { Signal::STOP } else { Signal::CONT };
+        device.agentlet.signal(signal);
+        for process in processes::naming(&device.folder) {
+            processes::signal(process.pid, signal);
+        }
+    }
+
+    /// Gives a device another name in its configuration, for its next start.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn rename(&self, n: usize, name: &str) -> anyhow::Result<()> {
+        config::rename(&self.devices[n].folder, name)
     }
 
     fn daemons(&self) -> impl Iterator<Item = &Daemon> {

@@ -149,9 +149,12 @@ impl One {
         let event: Event = serde_json::from_slice(line)?;
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         if event.kind == "ERROR" {
-            recorded
-                .gaps
-                .push(format!("{} after {}: {}", self.resource, self.next, event.object));
+            // Only what the server has forgotten is lost; a server that stops, or cannot read now, is asked again.
+            if event.object["code"] == 410 {
+                recorded
+                    .gaps
+                    .push(format!("{} after {}: {}", self.resource, self.next, event.object));
+            }
             anyhow::bail!("the watch ended with an error");
         }
         let revision = event.object["metadata"]["resourceVersion"]

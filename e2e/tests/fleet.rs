@@ -4,6 +4,10 @@
 mod cases;
 #[path = "fleet/clocks.rs"]
 mod clocks;
+#[path = "fleet/disks.rs"]
+mod disks;
+#[path = "fleet/identity.rs"]
+mod identity;
 #[path = "fleet/kills.rs"]
 mod kills;
 #[path = "fleet/loss.rs"]

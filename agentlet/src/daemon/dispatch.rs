@@ -1,6 +1,6 @@
 //! The dispatcher's state and its loop.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +94,8 @@ pub(crate) struct Dispatcher {
     sent_to: u64,
     pub(super) renewals: Renewals,
     pub(super) renew_soon: bool,
+    /// Runs that the parts of a snapshot have named so far.
+    pub(super) named: BTreeSet<String>,
     /// Runs whose refusal could not be written: they are looked at again.
     pub(super) undecided: BTreeMap<String, RunUpsert>,
     pub(super) revision: u64,
@@ -128,6 +130,7 @@ impl Dispatcher {
             sent_to: 0,
             renewals: Renewals::new(settings.renew_every),
             renew_soon: false,
+            named: BTreeSet::new(),
             undecided: BTreeMap::new(),
             events,
             news,
@@ -342,7 +345,8 @@ impl Dispatcher {
         let Some(link) = &self.link else {
             return Ok(());
         };
-        let Some(finished_runs) = self.outbox_ok(self.parts.outbox.finished().await)? else {
+        let to_name = self.parts.outbox.to_name(&self.memory.store_uid).await;
+        let Some(finished_runs) = self.outbox_ok(to_name)? else {
             link.cut();
             return Ok(());
         };
@@ -442,6 +446,7 @@ impl Dispatcher {
         self.inflight.clear();
         self.sent_to = 0;
         self.undecided.clear();
+        self.named.clear();
         self.renewals.clear();
     }
 

@@ -1,6 +1,5 @@
 //! What the server says, and what the dispatcher makes of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,12 +168,15 @@ impl Dispatcher {
 
     async fn on_snapshot(&mut self, snapshot: Snapshot, workers: &mut JoinSet<()>) -> Result<(), Error> {
         self.revision = self.revision.max(snapshot.revision);
-        let mut named = BTreeSet::new();
         for upsert in snapshot.runs {
             if let Some(uid) = self.on_upsert(upsert, workers).await? {
-                named.insert(uid);
+                self.named.insert(uid);
             }
         }
+        if snapshot.more {
+            return Ok(());
+        }
+        let named = std::mem::take(&mut self.named);
         let missing: Vec<String> = self
             .runs
             .keys()

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn fence(run: u8) -> Fence {
+fn fence(run: u32) -> Fence {
     Fence {
         task_uid: "t".into(),
         run_uid: format!("run-{run}"),
@@ -63,7 +63,10 @@ impl Model {
 async fn apply(outbox: &mut Outbox, model: &mut Model, path: &Path, step: Step) {
     match step {
         Step::Report { run, class } => {
-            let seq = outbox.report(&fence(run), &report(class)).await.unwrap();
+            let seq = outbox
+                .report(&fence(u32::from(run)), &report(class))
+                .await
+                .unwrap();
             assert!(seq > model.newest, "numbers only grow");
             model.newest = seq;
             if class == 0 {
@@ -194,6 +197,35 @@ async fn terminal_reports_name_finished_runs_until_gone() {
     assert_eq!(outbox.finished().await.unwrap(), vec![fence(1)]);
     outbox.gone("s", "run-1").await.unwrap();
     assert_eq!(outbox.finished().await.unwrap(), vec![]);
+}
+
+#[tokio::test]
+async fn a_server_hears_of_what_it_has_not_settled_first_and_never_of_too_many() {
+    let dir = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(&dir.path().join("outbox.db"), 8 << 20).unwrap();
+    let all = u32::try_from(MAX_NAMED).unwrap() + 4;
+    // Together, for few syncs; so in any order.
+    let ended = report(2);
+    let tell = async |run| (outbox.report(&fence(run), &ended).await.unwrap(), run);
+    let told = (1..=all).map(tell);
+    let mut told = futures::future::join_all(told).await;
+    told.sort_unstable();
+    let open = [told[1], told[2]];
+    let settled = told.iter().filter(|one| !open.contains(one));
+    for settled in futures::future::join_all(settled.map(|(seq, _)| outbox.settle("s", *seq))).await {
+        settled.unwrap();
+    }
+    let fences: Vec<Fence> = told.iter().map(|(_, run)| fence(*run)).collect();
+    let named = outbox.to_name("s").await.unwrap();
+    assert_eq!(i64::try_from(named.len()), Ok(MAX_NAMED));
+    let newest: Vec<Fence> = fences.iter().rev().take(2).cloned().collect();
+    assert!(
+        named[..2] == fences[1..3] && named[2..4] == newest,
+        "{:?}",
+        &named[..4]
+    );
+    assert!(outbox.to_name("other").await.unwrap()[..2] == fences[..2]);
+    assert!(outbox.finished().await.unwrap() == fences);
 }
 
 #[tokio::test]

@@ -193,6 +193,25 @@ impl Records {
         }
     }
 
+    /// Removes folders that a crash kept from being written down: they have a name of ours, are our user's, and empty.
+    pub(crate) fn sweep(&self, work_dir: &Path) -> Result<(), Error> {
+        for entry in fs::read_dir(work_dir).map_err(io_error("listing", work_dir))? {
+            let entry = entry.map_err(io_error("listing", work_dir))?;
+            let name = entry.file_name();
+            let Some(folder) = name.to_str().filter(|name| is_folder_name(name)) else {
+                continue;
+            };
+            let Ok(meta) = fs::symlink_metadata(entry.path()) else {
+                continue;
+            };
+            let ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+            if ours && !self.record_path(folder).exists() && fs::remove_dir(entry.path()).is_ok() {
+                tracing::info!(folder, "empty workspace that was not written down is removed");
+            }
+        }
+        Ok(())
+    }
+
     /// Every record that can be read.
     pub(crate) fn all(&self) -> Result<Vec<Record>, Error> {
         let mut out = Vec::new();
@@ -254,6 +273,15 @@ fn folder(key: &Key, n: u32) -> String {
     } else {
         format!("{}-{}.{n}", key.task_uid, key.rerun)
     }
+}
+
+/// Whether it is a name that [`folder`] makes.
+fn is_folder_name(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    name.rsplit_once('-').is_some_and(|(task, rest)| {
+        let (rerun, n) = rest.split_once('.').unwrap_or((rest, "1"));
+        !task.is_empty() && digits(rerun) && digits(n)
+    })
 }
 
 fn look(path: &Path, expected: Identity) -> Result<Found, Error> {

@@ -1,5 +1,6 @@
 //! POST `runs/NAME/binding`: the one way in which a Run gets its device.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,6 +15,7 @@ use panda_api::{
 };
 use panda_store::{ListRequest, Scope};
 use serde::Deserialize;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::http::{self, Failure};
 use super::orphans::{self, OrphanRecord};
@@ -22,6 +24,27 @@ use crate::query::Params;
 
 /// How often a lost race is run again.
 const ATTEMPTS: usize = 8;
+/// How many Tasks may bind at a time.
+const TURNS: usize = 64;
+
+/// Bindings of one Task come one after the other: whether another run of it is bound is looked up before the commit, and
+/// two schedulers must not both find that none is. Tasks share turns; that costs them a commit's time.
+pub(crate) struct Turns([Mutex<()>; TURNS]);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl Turns {
+    async fn of(&self, task_uid: &str) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        task_uid.hash(&mut hasher);
+        let turn = usize::try_from(hasher.finish() % TURNS as u64).unwrap_or_default();
+        self.0[turn].lock().await
+    }
+}
 
 /// What a scheduler asks for.
 #[derive(Debug, Deserialize)]
@@ -72,9 +95,10 @@ async fn bind(
             return Ok(done(&run.object));
         }
         refusal(&run.object, &device).map_or(Ok(()), |why| Err(conflict(&name, &why)))?;
-        let task = &run.object.spec.task_ref.uid;
+        let task = run.object.spec.task_ref.uid.clone();
+        let _turn = agentlets.turns.of(&task).await;
         for outbox in agentlets.objects.outboxes().await? {
-            if let Some(stranger) = outbox.object.strangers.iter().find(|s| s.task_uid == *task) {
+            if let Some(stranger) = outbox.object.strangers.iter().find(|s| s.task_uid == task) {
                 let why = format!(
                     "run {} of the same task is alive on a device and unknown here; it has to end first",
                     stranger.run_uid

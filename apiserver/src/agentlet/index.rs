@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
-use panda_api::{Run, RunPhase};
+use panda_api::meta::ObjectMeta;
+use panda_api::{Run, RunPhase, RunSpec, WorkspaceSpec};
 use panda_store::{Entry, Event, EventKind, Key, Revision, Scope, WatchRequest};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,45 @@ pub(crate) struct Indexed {
     pub demand: Demand,
     /// The stored object.
     pub entry: Arc<Entry>,
+}
+
+impl Indexed {
+    /// The Run without what nobody asks for once it has ended: devices keep what ended for as long as it is here, and
+    /// are told of all of it whenever they connect. None while it lives.
+    pub(crate) fn ended_record(&self) -> Option<Vec<u8>> {
+        let run: Run = self.ended.then(|| objects::decode(&self.entry).ok())??;
+        let (meta, spec) = (run.metadata, run.spec);
+        let mut small = Run {
+            metadata: ObjectMeta {
+                namespace: meta.namespace,
+                name: meta.name,
+                uid: meta.uid,
+                generation: meta.generation,
+                deletion_timestamp: meta.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            spec: RunSpec {
+                task_ref: spec.task_ref,
+                role: spec.role,
+                attempt: spec.attempt,
+                rerun: spec.rerun,
+                device_name: spec.device_name,
+                device_uid: spec.device_uid,
+                lease_epoch: spec.lease_epoch,
+                publish: spec.publish,
+                pause: spec.pause,
+                cancel: spec.cancel,
+                workspace: spec.workspace.map(|workspace| WorkspaceSpec {
+                    retain: workspace.retain,
+                    ..WorkspaceSpec::default()
+                }),
+                ..RunSpec::default()
+            },
+            ..Run::default()
+        };
+        small.status.phase = run.status.phase;
+        serde_json::to_vec(&small).ok()
+    }
 }
 
 #[derive(Default)]

@@ -11,11 +11,10 @@ use panda_rpc::v1::{
     RunSecrets, ServerMessage, StatBlobRequest, StatBlobResponse,
 };
 use panda_store::blob::{self, Digest, PutRequest, Range, StreamId};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::session::{OUTGOING, Session};
+use super::outgoing;
+use super::session::Session;
 use super::{Agentlets, DeviceId};
 use crate::authn::User;
 
@@ -77,6 +76,10 @@ impl Service {
                 Err(status) => return Err(status),
             };
         }
+        // The device keeps its log until there is room; results come first.
+        if let Some(why) = self.0.pressure.refusal() {
+            return Err(Status::unavailable(why));
+        }
         let stream = StreamId::new(&run_uid, &chunk.stream).map_err(blob_status)?;
         if chunk.gap {
             self.0
@@ -133,7 +136,7 @@ impl Agentlet for Service {
         let key = request.extensions().get::<User>().map(User::key_fingerprint);
         self.0.note_key(&device, key.unwrap_or_default()).await?;
         let (number, cut) = self.0.sessions.begin(&device.uid);
-        let (out, receiver) = mpsc::channel(OUTGOING);
+        let (out, reading) = outgoing::queue();
         let agentlets = Arc::clone(&self.0);
         let incoming = request.into_inner();
         self.0.tracker.spawn(async move {
@@ -148,12 +151,11 @@ impl Agentlet for Service {
                 Ok(()) => tracing::info!(device = %device.name, "device disconnected"),
                 Err(status) => {
                     tracing::info!(device = %device.name, why = %status.message(), "session ended");
-                    // Nobody may be left to hear it.
-                    let _: Result<(), _> = out.try_send(Err(status));
+                    out.end(status);
                 }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        Ok(Response::new(Box::pin(reading)))
     }
 
     type AppendLogStream = Boxed<LogAck>;

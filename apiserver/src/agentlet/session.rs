@@ -1,28 +1,26 @@
 //! One session of one device.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{Stream, StreamExt};
 use panda_api::{Agent, Run};
 use panda_rpc::v1::{
-    Ack, AgentsUpsert, DeviceMessage, Grant, Hello, Report, RunGone, RunUpsert, ServerMessage, Snapshot,
-    Stale, Welcome, device_message, server_message,
+    Ack, AgentsUpsert, DeviceMessage, Grant, Hello, Report, RunGone, RunUpsert, Snapshot, Stale, Welcome,
+    device_message, server_message,
 };
 use panda_store::{Scope, WatchRequest};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeting;
 use super::index::Indexed;
 use super::members::REMOVED;
+use super::outgoing::Outgoing;
 use super::{Agentlets, DeviceId, objects, reports, skew};
 
-/// Messages waiting for a device; a device that does not read is cut.
-pub(crate) const OUTGOING: usize = 64;
-/// How long a device may leave its side full before it is cut.
-const SEND_PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+/// Bytes of runs in one part of a snapshot; a larger run has a part to itself.
+const PART: usize = 256 << 10;
 
 /// How long a new session may take to say who it is, at least.
 const HELLO: std::time::Duration = std::time::Duration::from_secs(20);
@@ -37,7 +35,7 @@ struct Told {
 pub(crate) struct Session<'a> {
     pub(crate) agentlets: &'a Agentlets,
     pub(crate) device: DeviceId,
-    pub(crate) out: mpsc::Sender<Result<ServerMessage, Status>>,
+    pub(crate) out: Outgoing,
 }
 
 impl Session<'_> {
@@ -73,10 +71,10 @@ impl Session<'_> {
             .await?;
         let mut changes = self.agentlets.index.subscribe(&self.device.uid);
         // A server that is not active hears devices out and asks nothing of them. Activation cuts this session.
-        let mut told = if active {
-            self.snapshot().await?
+        let (mut told, mut parts) = if active {
+            self.snapshot()
         } else {
-            Told::default()
+            Default::default()
         };
         let mut agent_changes = self.watch_agents().await?;
         let mut certificate = std::pin::pin!(tokio::time::sleep(
@@ -95,7 +93,13 @@ impl Session<'_> {
                     Ok(None) => return Ok(()),
                     Ok(Some(message)) => self.message(message?, active, &mut clocks).await?,
                 },
-                changed = changes.changed() => {
+                // Grants go out between the parts: a slow link must not cost what runs on the device.
+                sent = self.send_part(parts.front()), if !parts.is_empty() => {
+                    sent?;
+                    parts.pop_front();
+                }
+                // What is missing from the parts counts as gone, so news wait for the last of them.
+                changed = changes.changed(), if parts.is_empty() => {
                     changed.map_err(|_| Status::unavailable("the server is shutting down"))?;
                     if active {
                         self.update(&mut told).await?;
@@ -114,11 +118,13 @@ impl Session<'_> {
     }
 
     async fn send(&self, body: server_message::Body) -> Result<(), Status> {
-        let message = Ok(ServerMessage { body: Some(body) });
-        match tokio::time::timeout(SEND_PATIENCE, self.out.send(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Status::cancelled("the device is gone")),
-            Err(_) => Err(Status::deadline_exceeded("the device does not read")),
+        self.out.send(body).await
+    }
+
+    async fn send_part(&self, part: Option<&Part>) -> Result<(), Status> {
+        match part {
+            Some(part) => self.send(server_message::Body::Snapshot(part.message())).await,
+            None => Ok(()),
         }
     }
 
@@ -134,18 +140,13 @@ impl Session<'_> {
         Ok(greeting)
     }
 
-    async fn snapshot(&self) -> Result<Told, Status> {
+    /// All runs of the device, in parts.
+    fn snapshot(&self) -> (Told, VecDeque<Part>) {
         let (runs, revision) = self.agentlets.index.of_device(&self.device.uid);
         let told = Told {
             runs: runs.iter().map(|(uid, run)| (uid.clone(), run.wanted)).collect(),
         };
-        let runs = runs.values().map(upsert).collect();
-        self.send(server_message::Body::Snapshot(Snapshot {
-            revision: revision.0,
-            runs,
-        }))
-        .await?;
-        Ok(told)
+        (told, parts(runs.into_values(), revision.0))
     }
 
     async fn update(&self, told: &mut Told) -> Result<(), Status> {
@@ -258,9 +259,48 @@ impl Session<'_> {
 
 fn upsert(run: &Indexed) -> RunUpsert {
     RunUpsert {
-        run: run.entry.value.to_vec(),
+        run: run.ended_record().unwrap_or_else(|| run.entry.value.to_vec()),
         revision: run.entry.revision.0,
     }
+}
+
+/// A part of a snapshot. It shares the bytes of the index until it is sent.
+struct Part {
+    revision: u64,
+    runs: Vec<Indexed>,
+    more: bool,
+}
+
+impl Part {
+    fn message(&self) -> Snapshot {
+        Snapshot {
+            revision: self.revision,
+            runs: self.runs.iter().map(upsert).collect(),
+            more: self.more,
+        }
+    }
+}
+
+/// A snapshot in parts of [`PART`] bytes; there is always one.
+fn parts(runs: impl Iterator<Item = Indexed>, revision: u64) -> VecDeque<Part> {
+    let next = || Part {
+        revision,
+        runs: Vec::new(),
+        more: false,
+    };
+    let (mut parts, mut part, mut size) = (VecDeque::new(), next(), 0);
+    for run in runs {
+        let bytes = run.entry.value.len();
+        if size > 0 && size + bytes > PART {
+            part.more = true;
+            parts.push_back(std::mem::replace(&mut part, next()));
+            size = 0;
+        }
+        size += bytes;
+        part.runs.push(run);
+    }
+    parts.push_back(part);
+    parts
 }
 
 /// What a device may hear of a fault of ours.
@@ -327,5 +367,44 @@ impl Sessions {
         for (_, token) in live.values() {
             token.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use panda_store::{Entry, Key, Revision};
+
+    use super::super::slots::Demand;
+    use super::*;
+
+    #[test]
+    fn a_snapshot_comes_in_parts_and_only_the_last_is_the_end() {
+        let of_size = |size: &usize| {
+            let key = Key::new(objects::resource::<Run>(), "n", "r");
+            Indexed {
+                key: key.clone(),
+                wanted: (1, false),
+                ended: false,
+                demand: Demand::of(&Run::default()),
+                entry: Arc::new(Entry {
+                    key,
+                    revision: Revision(1),
+                    create_revision: Revision(1),
+                    value: vec![b' '; *size].into(),
+                }),
+            }
+        };
+        let shape = |sizes: &[usize]| {
+            let parts = parts(sizes.iter().map(of_size), 7);
+            assert!(parts.iter().all(|part| part.revision == 7));
+            let shape = parts.iter().map(|part| (part.message().runs.len(), part.more));
+            shape.collect::<Vec<_>>()
+        };
+        assert_eq!(shape(&[]), [(0, false)]);
+        assert_eq!(shape(&[1, 2]), [(2, false)]);
+        let expected = [(1, true), (2, true), (1, true), (1, false)];
+        assert_eq!(shape(&[PART, 1, PART - 1, 2 * PART, 1]), expected);
     }
 }

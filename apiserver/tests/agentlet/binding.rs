@@ -28,3 +28,27 @@ async fn a_binding_can_be_tried_out() {
     assert!(tried("").await.is_ok());
     assert_eq!(cluster.get("t-1").await.spec.device_name, "pi");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_schedulers_at_one_moment_bind_one_run_of_a_task() {
+    let cluster = Cluster::start().await;
+    cluster.join("pi").await;
+    cluster.join("hub").await;
+    for n in 0..10 {
+        let task = cluster.task(&format!("t{n}")).await;
+        let names = ["a", "b"].map(|which| format!("t{n}-{which}"));
+        for name in &names {
+            cluster.run(name, &task).await;
+        }
+        let both = tokio::join!(
+            cluster.try_bind(&names[0], "pi"),
+            cluster.try_bind(&names[1], "hub")
+        );
+        let (bound, refused) = match both {
+            (Ok(()), Err(refused)) => (&names[0], refused),
+            (Err(refused), Ok(())) => (&names[1], refused),
+            both => panic!("of task {n}: {both:?}"),
+        };
+        assert!(refused.to_string().contains(bound.as_str()), "{refused}");
+    }
+}

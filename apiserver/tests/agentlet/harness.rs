@@ -117,6 +117,7 @@ impl Cluster {
             ids,
             registry: server.registry(),
             run_tokens: server.run_tokens(),
+            pressure: server.pressure(),
         };
         let leases = Leases {
             grant_ttl: TTL.into(),

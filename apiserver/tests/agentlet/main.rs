@@ -11,3 +11,4 @@ mod past;
 mod restored;
 mod returns;
 mod secrets;
+mod snapshot;

@@ -124,7 +124,15 @@ pub(super) fn agentlet(plan: &Plan, fleet: &Path, setup: &Setup<'_>) -> anyhow::
         }
     }
     let env = environment(plan, fleet, Part::Agentlet(setup.n))?;
-    Ok(Daemon::new(argv, env, fleet, setup.name))
+    Ok(Daemon::new(argv, env, fleet, &format!("device-{}", setup.n)))
+}
+
+/// Gives a device another name, for its next start.
+pub(super) fn rename(device: &Path, name: &str) -> anyhow::Result<()> {
+    let path = device.join("agentlet.yaml");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    config["name"] = json!(name);
+    write(&path, &config).map(|_| ())
 }
 
 /// The user that agents of a device run as, as root.

@@ -12,6 +12,7 @@ use panda_client::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::work::RETRIES;
 use super::{Schedule, Work};
 use crate::checker::{self, beats, history};
 use crate::faults::Fault;
@@ -156,7 +157,7 @@ pub async fn judge(fleet: &Fleet, recorder: &Recorder, works: &[Work]) -> anyhow
         fleet.start_all()?;
         let changes = recorder.changes()?;
         let mut wrong = history::check(&changes);
-        wrong.extend(results(&changes, works));
+        wrong.extend(results(&changes, works, fleet.supervisor_kills()));
         let left = fleet.leftovers();
         let kept = workspaces(fleet);
         if wrong.is_empty() && left.is_empty() && kept.is_empty() {
@@ -201,7 +202,7 @@ pub async fn judge(fleet: &Fleet, recorder: &Recorder, works: &[Work]) -> anyhow
 }
 
 /// What the tasks came to: everything that was made is there, and ended as it had to.
-fn results(changes: &[Change], works: &[Work]) -> Vec<String> {
+fn results(changes: &[Change], works: &[Work], supervisor_kills: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     for work in works {
         let of_work =
@@ -213,9 +214,11 @@ fn results(changes: &[Change], works: &[Work]) -> Vec<String> {
         let status = &last.object["status"];
         // On a machine so busy that grants run out by themselves, a task may lose as many devices as one is allowed to.
         let unlucky = status["retries"]["device"].as_i64().unwrap_or(0) > DEVICE_LOSSES;
+        // A supervisor that is gone is a crash of the attempt, and spends a retry.
+        let crashed = supervisor_kills > RETRIES && failed_as(status, "Crashed");
         let fine = match status["phase"].as_str() {
             Some("Succeeded") => !work.fails,
-            Some("Failed") => work.fails || unlucky,
+            Some("Failed") => work.fails || unlucky || crashed,
             Some("Cancelled") => work.cancel_after.is_some(),
             _ => false,
         };
@@ -234,6 +237,13 @@ fn results(changes: &[Change], works: &[Work]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Whether a Task failed for this reason.
+fn failed_as(status: &Value, reason: &str) -> bool {
+    let conditions = status["conditions"].as_array();
+    let mut failed = conditions.into_iter().flatten().filter(|c| c["type"] == "Failed");
+    failed.any(|condition| condition["reason"] == reason && condition["status"] == "True")
 }
 
 /// Every change of phase, for people.
@@ -271,19 +281,56 @@ fn story(changes: &[Change]) -> String {
     lines.join("\n")
 }
 
-/// Workspaces that are there; none is to be retained.
-fn workspaces(fleet: &Fleet) -> Vec<PathBuf> {
+/// Workspaces that are there, with what is written down about each; none is to be retained.
+fn workspaces(fleet: &Fleet) -> Vec<String> {
     let mut all = Vec::new();
     for device in fleet.devices() {
         let tasks = device.folder().join("work/tasks");
-        all.extend(within(&tasks));
-        all.extend(within(&tasks.join("checks")));
+        let mut found = within(&tasks);
+        found.extend(within(&tasks.join("checks")));
+        found.retain(|path| !path.ends_with("workspaces.lock") && !path.ends_with("checks"));
+        let records = device.data().join("state/workspaces");
+        all.extend(found.iter().map(|path| {
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            let said = |kind: &str| std::fs::read_to_string(records.join(format!("{name}.{kind}")));
+            format!(
+                "{}: {:?} lent to {:?}",
+                path.display(),
+                said("json"),
+                said("holder")
+            )
+        }));
     }
-    all.retain(|path| !path.ends_with("workspaces.lock") && !path.ends_with("checks"));
     all
 }
 
 fn within(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(phase: &str, reason: &str) -> Vec<Change> {
+        vec![Change {
+            resource: "tasks",
+            kind: "MODIFIED".into(),
+            revision: 1,
+            object: json!({"metadata": {"name": "t"}, "status": {"phase": phase, "conditions": [
+                {"type": "Failed", "status": "True", "reason": reason},
+            ]}}),
+        }]
+    }
+
+    #[test]
+    fn a_task_may_fail_by_crashes_only_if_its_supervisors_were_killed_more_often_than_it_is_retried() {
+        let works = [Work::new("t", Duration::ZERO)];
+        let wrong = |changes: &[Change], kills| results(changes, &works, kills).len();
+        assert_eq!(wrong(&ended("Failed", "Crashed"), RETRIES + 1), 0);
+        assert_eq!(wrong(&ended("Failed", "Crashed"), RETRIES), 1);
+        assert_eq!(wrong(&ended("Failed", "Stalled"), RETRIES + 1), 1);
+        assert_eq!(wrong(&[], 0), 1, "it was lost");
+    }
 }

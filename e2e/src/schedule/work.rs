@@ -10,6 +10,8 @@ use crate::dice::Dice;
 
 /// Tokens that an agent says it read, once it has done its work.
 pub const INPUT_TOKENS: i64 = 100;
+/// How often an attempt that failed by itself is tried again.
+pub const RETRIES: usize = 1;
 /// Tokens that it says it wrote.
 pub const OUTPUT_TOKENS: i64 = 10;
 
@@ -162,7 +164,7 @@ impl Work {
                 "env": [{"name": "BEATS", "value": beats.join(&self.name)}],
                 "outputs": [{"name": "out", "path": "out.txt"}],
                 "workspace": {"retain": "Never"},
-                "retry": {"limit": 1, "backoff": {"base": "200ms", "factor": 1, "cap": "200ms", "jitter": "None"}},
+                "retry": {"limit": RETRIES, "backoff": {"base": "200ms", "factor": 1, "cap": "200ms", "jitter": "None"}},
             },
         })
     }

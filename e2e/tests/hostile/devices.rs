@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use panda_api::{Run, RunPhase};
 use panda_client::Api;
 use panda_client::connector::{Connector as _, TlsConnector};
+use panda_e2e::faults::Fault;
 use panda_e2e::fleet::{Fleet, Plan};
 use panda_e2e::schedule::{Work, play};
 use panda_rpc::v1::{
@@ -215,4 +216,59 @@ async fn a_device_that_does_not_speak_the_protocol_harms_nobody() -> anyhow::Res
     );
     fleet.until_ready(1).await?;
     works_as_before(&fleet, "after").await
+}
+
+/// A run of no task's, as large as this, bound to a device.
+async fn burden(fleet: &Fleet, n: usize, text: &str) -> anyhow::Result<()> {
+    let runs: Api<Run> = Api::namespaced(fleet.client()?, "default");
+    let name = format!("burden-{n}");
+    let run = json!({
+        "apiVersion": "panda.dev/v1alpha1", "kind": "Run", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"taskRef": {"name": name, "uid": name}, "attempt": 1, "prompt": text},
+    });
+    runs.create(&serde_json::from_value(run)?, &Default::default())
+        .await?;
+    let device = json!({"deviceName": fleet.devices()[1].name});
+    let _: serde_json::Value = runs.post_subresource(&name, "binding", &device).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_never_read_costs_little_however_many_runs_it_has() -> anyhow::Result<()> {
+    const RUNS: usize = 300;
+    let plan = Plan {
+        max_runs: 4096,
+        // Nothing is given up meanwhile.
+        ttl: Duration::from_secs(300),
+        ..Plan::default()
+    };
+    let mut fleet = Fleet::start(plan).await?;
+    // Its own agentlet stays away.
+    fleet.inject(&Fault::Cut(1, Duration::MAX))?;
+    let text = "x".repeat(160_000);
+    let all = futures::stream::iter((0..RUNS).map(|n| burden(&fleet, n, &text)));
+    let mut all = all.buffer_unordered(16);
+    while let Some(bound) = all.next().await {
+        bound?;
+    }
+    drop(all);
+    fleet.ok(&["cordon", &fleet.devices()[1].name])?;
+    let liar = credentials(&fleet, 1)?;
+    let mut client = grpc(&as_client(&fleet, liar.identity())?).await?;
+    let hello = say(device_message::Body::Hello(Hello {
+        device_uid: liar.uid.clone(),
+        ..Hello::default()
+    }));
+    let (before, _) = memory(&fleet)?;
+    let messages = futures::stream::iter([hello]).chain(futures::stream::pending());
+    let unread = client.session(messages).await?;
+    works_as_before(&fleet, "during").await?;
+    let (during, _) = memory(&fleet)?;
+    eprintln!("{before} kB before, {during} kB with {RUNS} runs of 160 kB unread");
+    ensure!(
+        during < before + (24 << 10),
+        "{before} kB before, {during} kB during"
+    );
+    drop(unread);
+    Ok(())
 }

@@ -192,3 +192,51 @@ async fn answers_that_nobody_reads_are_cut_and_cost_little() -> anyhow::Result<(
     }
     works_as_before(&fleet, "after").await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_never_end_are_given_up_and_leave_devices_alone() -> anyhow::Result<()> {
+    let mut plan = one_device();
+    let limits = json!({"requestsInFlight": 20, "requestTimeout": "4s"});
+    plan.server.insert("limits".into(), limits);
+    let fleet = Fleet::start(plan).await?;
+    let device = fleet.part(Part::Agentlet(0));
+    let (before, _) = memory(&fleet)?;
+    // More than may be answered at a time, each a byte now and then.
+    let slow = (0..40).map(|_| async {
+        let stream = connect(&admin(&fleet)?).await?;
+        let (mut read, mut write) = tokio::io::split(stream);
+        let head = format!(
+            "POST {CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+        );
+        write.write_all(head.as_bytes()).await?;
+        let trickle = async {
+            while write.write_all(b" ").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let answer = async {
+            let mut answer = vec![0; 64];
+            let read = tokio::io::AsyncReadExt::read(&mut read, &mut answer).await?;
+            answer.truncate(read);
+            anyhow::Ok(answer)
+        };
+        tokio::select! {
+            answer = tokio::time::timeout(crate::support::PATIENCE, answer) => answer?,
+            () = trickle => anyhow::bail!("nobody comes here"),
+        }
+    });
+    let answers = futures::future::try_join_all(slow).await?;
+    for answer in &answers {
+        let refused = ["HTTP/1.1 504", "HTTP/1.1 429", "HTTP/1.1 408"];
+        ensure!(
+            answer.is_empty() || refused.iter().any(|start| answer.starts_with(start.as_bytes())),
+            "{}",
+            String::from_utf8_lossy(answer)
+        );
+    }
+    let (after, _) = memory(&fleet)?;
+    ensure!(after < before + ROOM, "{before} kB before, {after} kB after");
+    ensure!(!device.log().contains("session ended"), "{}", device.tail());
+    works_as_before(&fleet, "after").await
+}

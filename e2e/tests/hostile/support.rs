@@ -38,8 +38,7 @@ pub(crate) fn as_client(fleet: &Fleet, identity: Identity) -> anyhow::Result<Con
 
 /// What a device shows.
 pub(crate) fn credentials(fleet: &Fleet, n: usize) -> anyhow::Result<Credentials> {
-    let data = fleet.devices()[n].folder().join("data");
-    Credentials::load(&data)?.context("the device has joined")
+    Credentials::load(fleet.devices()[n].data())?.context("the device has joined")
 }
 
 /// A connection for HTTP/1.1.

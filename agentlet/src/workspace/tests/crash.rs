@@ -97,6 +97,39 @@ async fn removal_cut_short_is_gone_on_with_after_a_restart() {
 }
 
 #[tokio::test]
+async fn folder_made_and_not_written_down_does_not_stay() {
+    let fixture = Fixture::new();
+    let workspaces = fixture.open().await;
+    let lent = fixture.prepare(&workspaces, "run-1").await;
+    drop(workspaces);
+    // The kill came between making the folder and its record; the next attempt runs elsewhere.
+    let work = fixture.path().join("work");
+    let lost = [work.join("task-b-0"), work.join("task-b-0.1")];
+    // Not of that kind: something is inside, or the name is none of ours.
+    let others = [work.join("task-c-0"), work.join("notes"), work.join("task-d-")];
+    for folder in lost.iter().chain(&others) {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(others[0].join("file"), "x").unwrap();
+    drop(fixture.open().await);
+    assert!(lost.iter().all(|folder| !folder.exists()));
+    assert!(others.iter().all(|folder| folder.exists()));
+    assert!(others[0].join("file").exists() && lent.tree().join("README").exists());
+}
+
+#[tokio::test]
+async fn discarding_may_take_the_folder_of_the_run_that_is_gone_and_no_others() {
+    let fixture = Fixture::new();
+    let workspaces = fixture.open().await;
+    let workspace = fixture.prepare(&workspaces, "run-1").await;
+    let task = key("task-a");
+    let error = workspaces.discard(&task, Some(&gone("run-2"))).await.unwrap_err();
+    assert!(error.to_string().contains("run-1"), "{error}");
+    workspaces.discard(&task, Some(&gone("run-1"))).await.unwrap();
+    assert!(!workspace.root.exists());
+}
+
+#[tokio::test]
 async fn folder_that_somebody_deleted_is_made_afresh() {
     let fixture = Fixture::new();
     let workspaces = fixture.open().await;
@@ -135,7 +168,7 @@ async fn success_removes_every_folder_of_the_task_but_none_that_is_lent() {
         .unwrap();
     let second_root = second.root.clone();
     assert_ne!(first_root, second_root);
-    let error = workspaces.discard(&key("task-a")).await.unwrap_err();
+    let error = workspaces.discard(&key("task-a"), None).await.unwrap_err();
     assert!(error.to_string().contains("run-2"), "{error}");
     workspaces
         .release(second, &gone("run-2"), Retain::OnFailure, true)
@@ -143,7 +176,7 @@ async fn success_removes_every_folder_of_the_task_but_none_that_is_lent() {
         .unwrap();
     assert!(!first_root.exists());
     assert!(!second_root.exists());
-    workspaces.discard(&key("task-a")).await.unwrap();
+    workspaces.discard(&key("task-a"), None).await.unwrap();
 }
 
 #[tokio::test]

@@ -106,8 +106,8 @@ impl Pressure {
     pub fn refusal(&self) -> Option<String> {
         self.low.load(Ordering::Relaxed).then(|| {
             format!(
-                "DiskPressure: the server's disk is nearly full ({} MiB free at {}), so nothing new is taken; delete what is \
-                 not needed, or give it more space",
+                "DiskPressure: the server's disk is nearly full ({} MiB free at {}), so nothing new is taken; free some space \
+                 there, and try again",
                 self.free.load(Ordering::Relaxed) >> 20,
                 self.dir.display()
             )

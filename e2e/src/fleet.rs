@@ -46,6 +46,8 @@ pub struct Plan {
     pub clocks: Vec<Part>,
     /// Whose disk can be filled.
     pub disks: Vec<Part>,
+    /// Size of those disks, in MiB.
+    pub disk_mib: u32,
     /// Whether devices live in network namespaces of their own.
     pub networks: bool,
     /// Further fields of the server's configuration.
@@ -65,6 +67,7 @@ impl Default for Plan {
             min_margin: Duration::from_secs(1),
             clocks: Vec::new(),
             disks: Vec::new(),
+            disk_mib: 48,
             networks: false,
             server: serde_json::Map::new(),
             seed: 0,
@@ -159,7 +162,7 @@ impl Fleet {
 
         let small = plan.disks.contains(&Part::Apiserver);
         let server_disk = small
-            .then(|| SmallDisk::mount(&dir.path().join("server"), 48))
+            .then(|| SmallDisk::mount(&dir.path().join("server"), plan.disk_mib))
             .transpose()?;
         let server = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let networks = (0..plan.devices).filter(|_| plan.networks);
@@ -217,7 +220,7 @@ impl Fleet {
         cluster::open_to_all(&folder)?;
         let small = self.plan.disks.contains(&Part::Agentlet(n));
         let disk = small
-            .then(|| SmallDisk::mount(&folder.join("disk"), 48))
+            .then(|| SmallDisk::mount(&folder.join("disk"), self.plan.disk_mib))
             .transpose()?;
         let link = match network {
             Some(_) => None,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use panda_api::logline::Origin;
 use panda_api::meta::{Clock as _, SystemClock};
-use panda_api::{DeviceRequest, DisconnectPolicy, FailureReason, OnDisconnect, Run, RunPhase};
+use panda_api::v1alpha1::Retain;
+use panda_api::{DeviceRequest, DisconnectPolicy, FailureReason, OnDisconnect, Run, RunPhase, WorkspaceSpec};
 
 use crate::harness::*;
 use crate::testing::State;
@@ -64,6 +65,27 @@ async fn the_agentlet_alone_ends_a_run_whose_grant_ended() {
     // `after` means nothing under Stop.
     until("nothing is left", || device.processes().is_empty()).await;
     device.fails(&uid, FailureReason::DeviceLost).await;
+}
+
+#[tokio::test]
+async fn a_run_given_up_before_its_first_grant_never_starts_and_leaves_nothing() {
+    let device = Device::new().await;
+    device.server.state().grants = false;
+    let mut run = device.a_run(&["--say", "up"]);
+    run.spec.workspace = Some(WorkspaceSpec {
+        retain: Some(Retain::Never),
+        ..WorkspaceSpec::default()
+    });
+    let folder = format!("work/tasks/{}-0", run.spec.task_ref.uid);
+    let workspace = device.path().join(folder);
+    let uid = device.give(run);
+    until("its workspace is made", || workspace.join("ws").exists()).await;
+    device
+        .server
+        .change(&uid, |run| run.status.phase = Some(RunPhase::Lost));
+    device.fails(&uid, FailureReason::DeviceLost).await;
+    until("nothing is left", || !workspace.exists()).await;
+    assert_eq!(device.starts(&uid), 0);
 }
 
 #[tokio::test]

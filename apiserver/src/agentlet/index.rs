@@ -16,13 +16,22 @@ use tokio_util::sync::CancellationToken;
 use super::objects::{self, Objects};
 use super::slots::Demand;
 
+/// What a device has to know of a Run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    generation: i64,
+    deleting: bool,
+    lost: bool,
+}
+
 /// What the index keeps of a bound Run.
 #[derive(Clone, Debug)]
 pub(crate) struct Indexed {
     /// Where the Run is.
     pub key: Key,
-    /// Moves with each change of what is wanted of the device.
-    pub wanted: (i64, bool),
+    /// Moves with each change of what the device has to know: what is wanted of it, and that the Run was given up. That
+    /// is the one end which it does not report itself; it may wait for a grant that never comes.
+    pub wanted: Wanted,
     /// Whether its phase is terminal.
     pub ended: bool,
     /// What it takes of the device.
@@ -256,7 +265,11 @@ impl State {
         let device = run.spec.device_uid;
         let indexed = Indexed {
             key: entry.key.clone(),
-            wanted: (run.metadata.generation, run.metadata.deletion_timestamp.is_some()),
+            wanted: Wanted {
+                generation: run.metadata.generation,
+                deleting: run.metadata.deletion_timestamp.is_some(),
+                lost: run.status.phase == Some(RunPhase::Lost),
+            },
             ended: run.status.phase.is_some_and(RunPhase::is_terminal),
             demand,
             entry: Arc::clone(entry),

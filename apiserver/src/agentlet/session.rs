@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::hello::Greeting;
-use super::index::Indexed;
+use super::index::{Indexed, Wanted};
 use super::members::REMOVED;
 use super::outgoing::Outgoing;
 use super::{Agentlets, DeviceId, objects, reports, skew};
@@ -29,7 +29,7 @@ const HELLO: std::time::Duration = std::time::Duration::from_secs(20);
 #[derive(Default)]
 struct Told {
     /// Run uid → what was wanted.
-    runs: BTreeMap<String, (i64, bool)>,
+    runs: BTreeMap<String, Wanted>,
 }
 
 pub(crate) struct Session<'a> {
@@ -385,7 +385,7 @@ mod tests {
             let key = Key::new(objects::resource::<Run>(), "n", "r");
             Indexed {
                 key: key.clone(),
-                wanted: (1, false),
+                wanted: Wanted::default(),
                 ended: false,
                 demand: Demand::of(&Run::default()),
                 entry: Arc::new(Entry {

@@ -1,8 +1,27 @@
 //! Grants, and Leases that are taken away.
 
-use panda_api::RunPhase;
+use panda_api::{Run, RunPhase};
+use panda_rpc::v1::server_message::Body;
 
 use super::harness::{Cluster, TTL, phase};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_hears_that_a_run_was_given_up_over_the_session_that_it_has() {
+    let cluster = Cluster::start().await;
+    let pi = cluster.join("pi").await;
+    let mut session = pi.session(&cluster).await;
+    let fence = cluster.bound("t-1", &cluster.task("t").await, &pi).await;
+    session.until_told(&fence).await;
+    cluster.lose("t-1").await;
+    let told = session.until(|body| match body {
+        Body::RunUpsert(upsert) => {
+            let run: Run = serde_json::from_slice(&upsert.run).unwrap();
+            (run.metadata.uid == fence.run_uid && run.status.phase == Some(RunPhase::Lost)).then_some(())
+        }
+        _ => None,
+    });
+    told.await.unwrap();
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_is_granted_until_its_lease_is_taken() {

@@ -64,6 +64,7 @@ impl Cluster {
             ids,
             registry: registry.clone(),
             run_tokens: server.run_tokens(),
+            pressure: server.pressure(),
         };
         let server = server.with_routes(Agentlets::build(&Default::default(), deps, &metrics).routes());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

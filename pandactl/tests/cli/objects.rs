@@ -392,10 +392,6 @@ async fn a_configuration_is_made_from_nothing_and_used() {
         ),
         (&["set-credentials", "x"], "nothing to set"),
         (&["set-credentials", "x", "--client-key", &ca], "no PRIVATE KEY"),
-        (
-            &["set-credentials", "x", "--token", "a", "--client-key", &ca],
-            "cannot be used with",
-        ),
     ] {
         let failed = run(args).await.fails();
         assert!(failed.contains(says), "{args:?}: {failed}");

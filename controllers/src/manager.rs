@@ -110,10 +110,12 @@ impl Manager {
         let token = || parts.token.clone();
 
         let task = task::wiring::run(
-            tasks.clone(),
-            runs.clone(),
-            agents.clone(),
-            secrets.clone(),
+            task::wiring::Informers {
+                tasks: tasks.clone(),
+                runs: runs.clone(),
+                agents: agents.clone(),
+                secrets: secrets.clone(),
+            },
             runner.clone(),
             clock(),
             config(),

@@ -18,12 +18,8 @@ fn main() -> ExitCode {
     }
     // So does ssh, as its way to the repository of a GitSource.
     #[cfg(feature = "up")]
-    {
-        use panda_controllers::gitsource::proxy;
-        let variable = std::env::var(proxy::VARIABLE).ok();
-        if let Some(code) = proxy::hidden(args.iter().skip(1).cloned(), variable) {
-            return code;
-        }
+    if let Some(code) = ssh_proxy(&args) {
+        return code;
     }
     let mut io = surroundings();
     let cli = match cli::parse(args, &mut io) {
@@ -46,6 +42,14 @@ fn main() -> ExitCode {
     // A thread that still waits for a file or a name must not keep a finished command.
     runtime.shutdown_background();
     code.into()
+}
+
+#[cfg(feature = "up")]
+#[expect(clippy::disallowed_methods, reason = "the binary reads the environment")]
+fn ssh_proxy(args: &[OsString]) -> Option<ExitCode> {
+    use panda_controllers::gitsource::proxy;
+    let variable = std::env::var(proxy::VARIABLE).ok();
+    proxy::hidden(args.iter().skip(1).cloned(), variable)
 }
 
 fn runtime(cli: &cli::Cli) -> std::io::Result<tokio::runtime::Runtime> {

@@ -44,10 +44,8 @@ fn header(path: &str, size: u64) -> Option<[u8; BLOCK]> {
     let (prefix, name) = if path.len() <= NAME.len() {
         ("", path)
     } else {
-        let cuts = path.match_indices('/').map(|(at, _)| at);
-        let cut = cuts
-            .filter(|at| *at <= PREFIX.len() && path.len() - at - 1 <= NAME.len())
-            .next_back()?;
+        let mut cuts = path.match_indices('/').map(|(at, _)| at);
+        let cut = cuts.rfind(|at| *at <= PREFIX.len() && path.len() - at - 1 <= NAME.len())?;
         (&path[..cut], &path[cut + 1..])
     };
     block[..name.len()].copy_from_slice(name.as_bytes());

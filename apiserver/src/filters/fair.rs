@@ -316,7 +316,7 @@ mod tests {
         );
         let quiet = spawn("quiet");
         let mut refused = 0;
-        while seats.lock().clients.get("quiet").is_none() {
+        while !seats.lock().clients.contains_key("quiet") {
             tokio::task::yield_now().await;
         }
         drop(held);

@@ -19,17 +19,28 @@ use crate::framework::execute::Error;
 /// Name of the index of objects by namespace.
 pub(crate) const BY_NAMESPACE: &str = "namespace";
 
+/// What Tasks are decided by.
+pub(crate) struct Informers {
+    pub(crate) tasks: InformerHandle<Task>,
+    pub(crate) runs: InformerHandle<Run>,
+    pub(crate) agents: InformerHandle<Agent>,
+    pub(crate) secrets: InformerHandle<PartialObject>,
+}
+
 /// Reconciles every Task until the token is cancelled.
 pub(crate) async fn run(
-    tasks: InformerHandle<Task>,
-    runs: InformerHandle<Run>,
-    agents: InformerHandle<Agent>,
-    secrets: InformerHandle<PartialObject>,
+    informers: Informers,
     runner: Runner,
     clock: Arc<dyn Clock>,
     config: Config,
     token: CancellationToken,
 ) {
+    let Informers {
+        tasks,
+        runs,
+        agents,
+        secrets,
+    } = informers;
     let (waiting, lacking) = (tasks.store().clone(), tasks.store().clone());
     let caches = Caches {
         tasks: tasks.store().clone(),

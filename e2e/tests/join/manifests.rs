@@ -82,8 +82,8 @@ enum Value {
     Text(String),
     Number(i64),
     Bool(bool),
-    List(Vec<Value>),
-    Dict(BTreeMap<String, Value>),
+    List(Vec<Self>),
+    Dict(BTreeMap<String, Self>),
 }
 
 /// A strict reader of property lists: every element is known, closed, and where it may be.

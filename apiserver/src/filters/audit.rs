@@ -9,6 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, USER_AGENT};
+use http_body_util::BodyExt;
 use panda_api::meta::{Clock, Reason, StatusDetails};
 
 use super::trace::RequestId;
@@ -22,6 +23,8 @@ const BURST: u32 = 100;
 const EVERY: Duration = Duration::from_millis(100);
 /// Seconds after which a write may be tried again that was refused for want of space.
 const RETRY_AFTER: u32 = 5;
+/// How long the body of a write that is refused may take to arrive.
+const TAKEN_IN: Duration = Duration::from_secs(10);
 
 pub(super) struct Auditing {
     pub(super) audit: Audit,
@@ -85,6 +88,7 @@ pub(super) async fn record(
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let interest = interest(&info, grpc);
     if interest == Interest::Write && !auditing.audit.is_ready() {
+        take_in(request).await;
         return no_space().into_response();
     }
     let asking = AskingCell::default();
@@ -117,6 +121,15 @@ pub(super) async fn record(
         open.end(response.status().as_u16(), wrote).await;
     }
     response
+}
+
+/// Reads what the client still sends (the body's bound is further out): an answer before the end of a request reaches
+/// many clients as a broken connection.
+async fn take_in(request: Request) {
+    let mut body = request.into_body();
+    let read = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Who is slower is told nothing better than that the connection ended.
+    let _: Result<(), _> = tokio::time::timeout(TAKEN_IN, read).await;
 }
 
 fn no_space() -> Failure {
